@@ -1,0 +1,27 @@
+"""Attention of a few queries over cached keys, the input of every score and measurement."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def attention_weights(queries: Tensor, keys: Tensor, scale: float) -> Tensor:
+    """Softmax attention under grouped-query attention.
+
+    Args:
+        queries: ``[..., n, query_heads, dim]``, rotated to the position they look from.
+        keys: ``[..., kv_heads, tokens, dim]``, rotated as they are cached.
+        scale: what logits are multiplied by, usually ``dim ** -0.5``.
+
+    Returns:
+        ``[..., kv_heads, n, group, tokens]`` in float32, with ``group`` the query heads that share
+        a KV head.
+    """
+    *lead, n, query_heads, dim = queries.shape
+    kv_heads = keys.shape[-3]
+    group = query_heads // kv_heads
+    grouped = queries.float().reshape(*lead, n, kv_heads, group, dim).transpose(-4, -3)
+    logits = grouped.reshape(*lead, kv_heads, n * group, dim) @ keys.float().transpose(-1, -2)
+    weights = torch.softmax(logits.mul_(scale), dim=-1)
+    return weights.view(*lead, kv_heads, n, group, keys.shape[-2])

@@ -1,0 +1,280 @@
+"""The configuration of a budget: what an operator sets, validated and frozen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, Self
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import ErrorDetails
+
+PolicyName = Literal["full", "fixed", "growpage", "every"]
+ScoreName = Literal["window", "summary", "streaming", "random"]
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the message names it, its value and what is allowed."""
+
+
+class BudgetConfig(BaseModel):
+    """Everything that decides how much KV a request may hold and what it loses.
+
+    Sizes are in tokens unless the name says pages. Immutable: a change is a new object.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    policy: PolicyName = "growpage"
+    """Who decides at a capacity boundary: full (never compress), fixed (a constant budget),
+    growpage (the paper's rule), every (grow at a given rate with no signal: the control)."""
+
+    budget: Annotated[int, Field(ge=1)] = 512
+    """Tokens a request may hold under the policy `fixed`."""
+
+    step: Annotated[int, Field(ge=1)] | None = None
+    """Tokens between capacity boundaries, a multiple of vLLM's block size. Default: one block."""
+
+    min_pages: Annotated[int, Field(ge=2)] = 4
+    """Pages below which no request is compressed, and which an admitted request is sure of."""
+
+    max_pages: Annotated[int, Field(ge=2)] | None = None
+    """Pages that no request exceeds, whatever is measured. Default: no limit."""
+
+    sink: Annotated[int, Field(ge=0)] = 4
+    """First tokens that are always kept (attention sinks)."""
+
+    recent: Annotated[int, Field(ge=1)] = 16
+    """Last tokens that are always kept."""
+
+    protect_prompt: bool = True
+    """Keep the whole prompt as long as the capacity exceeds it by at least a step."""
+
+    local_quota: Annotated[float, Field(ge=0, lt=1)] = 0.25
+    """Share of each page's tokens that is kept, so that no region is lost (paper: 64 of 256)."""
+
+    score: ScoreName = "window"
+    """What ranks tokens for eviction: window (the last real queries), summary (both averages),
+    streaming (sinks and recents), random."""
+
+    window: Annotated[int, Field(ge=1, le=64)] = 16
+    """Real queries that the score `window` looks at."""
+
+    beta_short: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    """Decay of the short query summary."""
+
+    beta_long: Annotated[float, Field(gt=0, lt=1)] = 0.999
+    """Decay of the long query summary."""
+
+    mass: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    """Attention mass p that a working set D_p must hold."""
+
+    tau: float = 0.0
+    """Grow when D_p(short) - D_p(long) exceeds this many tokens."""
+
+    warmup: Annotated[int, Field(ge=1)] = 16
+    """Decoded tokens before a summary is trusted; until then a request grows."""
+
+    growth_rate: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """Share of boundaries at which the policy `every` grows."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the score `random`."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # Pydantic would take `sink: yes` for 1.
+        if isinstance(value, bool) and info.field_name != "protect_prompt":
+            raise ValueError
+        return value
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Validate ``settings`` (field name to value).
+
+        Raises:
+            ConfigError: one line for the first wrong field: name, value, what is allowed.
+        """
+        if not isinstance(settings, Mapping):
+            raise ConfigError(f"the settings are {_show(settings)}, but must be {_MAPPING}")
+        try:
+            return cls.model_validate(dict(settings))
+        except ValidationError as error:
+            raise ConfigError(_explain(error.errors()[0])) from None
+
+    @classmethod
+    def from_file(cls, path: str | Path, **overrides: Any) -> Self:
+        """Load a YAML file, or a JSON file named so; ``overrides`` win over the file.
+
+        Raises:
+            ConfigError: the file is missing, is not a mapping, or holds a wrong field.
+        """
+        cls.of(overrides)  # so that the file is not blamed for them
+        content = _load(Path(path))
+        if not isinstance(content, dict):
+            held = "nothing" if content is None else f"a {type(content).__name__}"
+            raise ConfigError(f"{path} holds {held}, but must hold {_MAPPING}")
+        try:
+            return cls.of({**content, **overrides})
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+    def for_block_size(self, block_size: int) -> PageBudget:
+        """Translate tokens into pages of ``block_size`` tokens.
+
+        Raises:
+            ConfigError: the step is no multiple of the block size, a capacity leaves no room for
+                sinks, recent tokens and one step, or two settings contradict each other.
+        """
+        step = self.step or block_size
+        if step % block_size:
+            _refuse("step", step, f"a multiple of the block size, {block_size}")
+        if self.local_quota * block_size > block_size - 1:
+            _refuse("local_quota", self.local_quota, f"at most {(block_size - 1) / block_size:g}")
+        least = self.sink + self.recent + step
+        if self.policy == "fixed" and self.budget // block_size * block_size < least:
+            needed = -(-least // block_size) * block_size
+            _refuse(
+                "budget", self.budget, f"at least {needed}: {_room(least, step)}, in whole pages"
+            )
+        for name in ("min_pages", "max_pages"):
+            pages = getattr(self, name)
+            if pages is not None and pages * block_size < least:
+                needed = -(-least // block_size)
+                _refuse(
+                    name, pages, f"at least {needed} pages of {block_size}: {_room(least, step)}"
+                )
+        if self.max_pages is not None and self.max_pages < self.min_pages:
+            _refuse("max_pages", self.max_pages, f"at least min_pages, {self.min_pages}")
+        if self.recent < self.window and self.score == "window":
+            _refuse("recent", self.recent, f"at least the window, {self.window}")
+        if self.beta_short >= self.beta_long:
+            _refuse("beta_short", self.beta_short, f"less than beta_long, {self.beta_long}")
+        return PageBudget(
+            block_size=block_size,
+            budget_pages=self.budget // block_size,
+            step_pages=step // block_size,
+            local_quota=int(self.local_quota * block_size),
+        )
+
+
+class PageBudget(BaseModel):
+    """The sizes of a :class:`BudgetConfig` in pages of one engine's block size."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    block_size: int
+    """Tokens in a page."""
+    budget_pages: int
+    """Pages under the policy `fixed`."""
+    step_pages: int
+    """Pages between capacity boundaries."""
+    local_quota: int
+    """Tokens of each page that eviction must leave."""
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """YAML whose keys are given once; PyYAML silently takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        _refuse_repeated(names)
+        return super().construct_mapping(node, deep)
+
+
+def _load(path: Path) -> Any:
+    """What the file holds.
+
+    Raises:
+        ConfigError: it cannot be read or is not what its name says.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise ConfigError(f"cannot read the configuration file {path}: {reason}") from None
+    # JSON is not YAML where it is indented with tabs.
+    kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
+    try:
+        if kind == "JSON":
+            return json.loads(text, object_pairs_hook=_dict_once)
+        return yaml.load(text, _OnceLoader)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else None
+        reason = ", ".join(filter(None, (error.context, error.problem, where)))
+        raise ConfigError(f"{path} is not valid {kind}: {reason}") from None
+    except Exception as error:  # PyYAML also lets out whatever its constructors raise
+        raise ConfigError(f"{path} is not valid {kind}: {' '.join(str(error).split())}") from None
+
+
+def _dict_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    _refuse_repeated([name for name, _ in pairs])
+    return dict(pairs)
+
+
+def _refuse_repeated(names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{name} is given {names.count(name)} times, but must be given once")
+
+
+def _room(tokens: int, step: int) -> str:
+    return f"room for {tokens} tokens (sink + recent + one step of {step})"
+
+
+def _refuse(name: str, value: Any, allowed: str) -> NoReturn:
+    raise ConfigError(f"{name} is {_show(value)}, but must be {allowed}")
+
+
+def _show(value: Any) -> str:
+    """``repr``, but short enough for a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _explain(error: ErrorDetails) -> str:
+    """One line for a pydantic error: the field, its value, and what is allowed."""
+    name = error["loc"][0] if error["loc"] else "configuration"
+    if error["type"] == "invalid_key":  # it has no name: it is no string
+        name = error["input"]
+    if error["type"] in ("extra_forbidden", "invalid_key"):
+        return f"{name} is not a setting; the settings are {', '.join(BudgetConfig.model_fields)}"
+    return f"{name} is {_show(error['input'])}, but must be {allowed_values(str(name))}"
+
+
+def allowed_values(name: str) -> str:
+    """What field ``name`` accepts, in words: ``integer, at least 1 and at most 64``."""
+    schema = BudgetConfig.model_json_schema()["properties"][name]
+    options = schema.get("anyOf", [schema])
+    if "enum" in options[0]:
+        return "one of " + ", ".join(options[0]["enum"])
+    bounds = {
+        "minimum": "at least",
+        "exclusiveMinimum": "more than",
+        "maximum": "at most",
+        "exclusiveMaximum": "less than",
+    }
+    limits = " and ".join(
+        f"{words} {options[0][key]:g}" for key, words in bounds.items() if key in options[0]
+    )
+    kinds = " or ".join(_KINDS[option["type"]] for option in options)
+    return f"{kinds}, {limits}" if limits else kinds.replace("a number", "a finite number")
+
+
+_MAPPING = "a mapping of settings such as 'policy: fixed'"
+_KINDS = {"integer": "an integer", "number": "a number", "boolean": "true or false", "null": "none"}

@@ -1,0 +1,43 @@
+"""The demand signal: how wide a request's working set is, recently and in the long run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from growpage.budget.attention import attention_weights
+from growpage.budget.summaries import LONG, SHORT
+from growpage.budget.working_set import working_set_size
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A measurement at a capacity boundary, in tokens, averaged over layers and query heads."""
+
+    short: float
+    """``D_p`` of the short summary."""
+    long: float
+    """``D_p`` of the long summary."""
+    cached: int
+    """Keys that were measured over."""
+
+    @property
+    def delta(self) -> float:
+        """``D_p(short) - D_p(long)``: positive when attention has recently become wider."""
+        return self.short - self.long
+
+
+def working_set_sums(summaries: Tensor, keys: Tensor, scale: float, mass: float) -> Tensor:
+    """Sum of ``D_p`` over some layers and all their query heads, for both summaries: ``[2]``.
+
+    Args:
+        summaries: ``[2, layers, query_heads, dim]``, rotated to the current position.
+        keys: ``[layers, kv_heads, tokens, dim]``.
+        scale: logit scale.
+        mass: ``p``.
+    """
+    weights = attention_weights(summaries.transpose(0, 1), keys, scale)
+    sizes = working_set_size(weights, mass)  # [layers, kv_heads, 2, group]
+    sums = sizes.sum(dim=(0, 1, 3))
+    return sums[[SHORT, LONG]]

@@ -1,0 +1,134 @@
+"""Policies: who decides, at a capacity boundary, whether a request grows or is compressed.
+
+A policy is one small class with one method, :meth:`Policy.decide`. What holds for all of them is
+applied by the engine: no request exceeds ``max_pages``, and with no page to spare nothing grows.
+To add one, write the class and name it in :data:`POLICIES`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import Enum
+from math import floor
+from typing import ClassVar
+
+from growpage.budget.config import BudgetConfig, PageBudget
+from growpage.budget.demand import Demand
+
+
+class Action(Enum):
+    """What happens to a request at a boundary."""
+
+    GROW = "grow"
+    """Take one more capacity step from the pool."""
+    COMPRESS = "compress"
+    """Evict one capacity step inside the pages held."""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A request that has filled its capacity."""
+
+    pages: int
+    """Pages held, all full."""
+    ordinal: int
+    """Boundaries that this request has met before."""
+    demand: Demand | None
+    """The measurement, or none when the summaries are cold or no fresh report has arrived."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The page pool of the whole engine."""
+
+    total_pages: int
+    spare_pages: int
+    """Free pages that are not promised to any admitted request."""
+
+
+class Policy(ABC):
+    """Decides for one request at a time."""
+
+    compresses: ClassVar[bool] = True
+    """Whether any request is ever compressed; if not, the engine is plain vLLM."""
+    needs_demand: ClassVar[bool] = False
+    """Whether the working sets are to be measured before each boundary."""
+
+    def __init__(self, config: BudgetConfig, pages: PageBudget) -> None:
+        self.config = config
+        self.pages = pages
+
+    def initial_pages(self, prompt_tokens: int) -> int:
+        """The capacity that a request is admitted with and is sure of, in pages.
+
+        By default its prompt, the recent tokens and one step, so that the first boundary can evict
+        a step without touching the prompt.
+        """
+        prompt = -(-(prompt_tokens + self.config.recent) // self.pages.block_size)
+        return max(self.config.min_pages, prompt + self.pages.step_pages)
+
+    @abstractmethod
+    def decide(self, boundary: Boundary, pool: Pool) -> Action:
+        """Grow or compress."""
+
+
+class Full(Policy):
+    """Never compress: plain vLLM."""
+
+    compresses = False
+
+    def decide(self, boundary: Boundary, pool: Pool) -> Action:
+        """Grow."""
+        return Action.GROW
+
+
+class Fixed(Policy):
+    """A constant budget, filled lazily, as Zipage and R-KV give every request."""
+
+    def initial_pages(self, prompt_tokens: int) -> int:
+        """The budget, whatever the prompt."""
+        return self.pages.budget_pages
+
+    def decide(self, boundary: Boundary, pool: Pool) -> Action:
+        """Compress: the budget is full."""
+        return Action.COMPRESS
+
+
+class GrowPage(Policy):
+    """The paper's rule (section 3.3): grow while attention is wider than it used to be."""
+
+    needs_demand = True
+
+    def decide(self, boundary: Boundary, pool: Pool) -> Action:
+        """Grow if the difference exceeds tau, or while nothing trustworthy has been measured."""
+        if boundary.demand is None or boundary.demand.delta > self.config.tau:
+            return Action.GROW
+        return Action.COMPRESS
+
+
+class Every(Policy):
+    """Grow at a given share of the boundaries, with no signal: the control for `growpage`."""
+
+    def decide(self, boundary: Boundary, pool: Pool) -> Action:
+        """Grow when the running total of the rate passes a whole number."""
+        rate, done = self.config.growth_rate, boundary.ordinal
+        grows = floor((done + 1) * rate + 1e-9) > floor(done * rate + 1e-9)
+        return Action.GROW if grows else Action.COMPRESS
+
+
+POLICIES: dict[str, type[Policy]] = {
+    "full": Full,
+    "fixed": Fixed,
+    "growpage": GrowPage,
+    "every": Every,
+}
+
+
+def make_policy(config: BudgetConfig, block_size: int) -> Policy:
+    """The policy that ``config`` names, for an engine with pages of ``block_size`` tokens.
+
+    Raises:
+        ConfigError: the configuration does not fit the block size.
+    """
+    return POLICIES[config.policy](config, config.for_block_size(block_size))

@@ -1,0 +1,57 @@
+"""Which tokens survive an eviction, given their scores."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def select_survivors(
+    scores: Tensor,
+    keep: int,
+    *,
+    prefix: int,
+    recent: int,
+    page: int,
+    local_quota: int = 0,
+) -> Tensor:
+    """The ``keep`` tokens to hold on to, for each row on its own.
+
+    Always kept are the first ``prefix`` tokens (the sinks, or the whole prompt) and the last
+    ``recent``; then the best ``local_quota`` tokens of each page (the paper's ``k_loc``), so that a
+    global top-k cannot wipe out a region; then the best of the rest. A quota that does not fit in
+    ``keep`` is lowered to the largest that does.
+
+    Args:
+        scores: ``[..., tokens]``.
+        keep: survivors, at most ``tokens``.
+        prefix: tokens kept at the start.
+        recent: tokens kept at the end.
+        page: tokens in a page; the last page may be partly filled.
+        local_quota: tokens kept of each page.
+
+    Returns:
+        ``[..., keep]`` token indices in ascending order.
+
+    Raises:
+        ValueError: the prefix and the recent tokens alone exceed ``keep``.
+    """
+    tokens = scores.shape[-1]
+    always = min(prefix + recent, tokens)
+    if not always <= keep <= tokens:
+        raise ValueError(
+            f"cannot keep {keep} of {tokens} tokens with the first {prefix} and last {recent} fixed"
+        )
+    rank = scores.to(torch.float32, copy=True)
+    pages = -(-tokens // page)
+    quota = min(local_quota, (keep - always) // pages)
+    top = torch.finfo(torch.float32).max
+    if quota > 0:
+        padded = torch.nn.functional.pad(rank, (0, pages * page - tokens), value=-top)
+        best = padded.unflatten(-1, (pages, page)).topk(quota, dim=-1).indices
+        offset = torch.arange(pages, device=best.device).unsqueeze(-1) * page
+        # The last page may hold fewer tokens than the quota; its padding is clamped to a real one.
+        rank.scatter_(-1, (best + offset).flatten(-2).clamp_(max=tokens - 1), top / 2)
+    rank[..., :prefix] = top
+    rank[..., tokens - min(recent, tokens) :] = top
+    return rank.topk(keep, dim=-1).indices.sort(dim=-1).values

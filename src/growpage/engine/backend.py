@@ -1,0 +1,37 @@
+"""The attention backend: vLLM's own kernels, and a tap on the queries that they see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.config import get_current_vllm_config_or_none
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl
+
+from growpage.engine.checks import config_of_or_none
+from growpage.engine.tap import QueryTap
+
+
+class GrowPageCPUImpl(CPUAttentionBackendImpl):
+    """CPU attention that copies the queries worth remembering before it runs."""
+
+    tap: QueryTap | None = None
+
+    def forward(self, layer: Any, query: Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As vLLM's; ``query`` is ``[tokens, heads, dim]``, after RoPE."""
+        if self.tap is not None:
+            self.tap.record(query)
+        return super().forward(layer, query, *args, **kwargs)
+
+
+class GrowPageCPUBackend(CPUAttentionBackend):
+    """``CPU_ATTN`` with the tap, if the engine being built has a budget that may compress."""
+
+    @staticmethod
+    def get_impl_cls() -> type[CPUAttentionBackendImpl]:
+        """Ours if there is something to watch, vLLM's own otherwise."""
+        vllm_config = get_current_vllm_config_or_none()
+        config = config_of_or_none(vllm_config) if vllm_config else None
+        watched = config is not None and config.policy != "full"
+        return GrowPageCPUImpl if watched else CPUAttentionBackendImpl

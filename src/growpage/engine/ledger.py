@@ -1,0 +1,33 @@
+"""What the scheduler has done, counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Ledger:
+    """Totals since the engine started; only ever increased."""
+
+    growths: int = 0
+    """Capacity steps granted at a boundary."""
+    growths_refused: int = 0
+    """Growths that a policy wanted and the pool or ``max_pages`` did not allow."""
+    evicted_tokens: int = 0
+    reclaimed_pages: int = 0
+    """Pages that compressions gave back to the pool."""
+    copied_pages: int = 0
+    """Pages that a compression had to replace because they were shared or in the prefix cache."""
+    stale_reports: int = 0
+    """Demand reports that came too late or from before a preemption, and were ignored."""
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    """Tokens computed again after preemptions, prefix-cache hits deducted."""
+    by_reason: Counter[str] = field(default_factory=Counter)
+    """Compressions by reason: ``boundary``, ``pool``, ``max_pages``, ``over_capacity``."""
+
+    @property
+    def compressions(self) -> int:
+        """Compressions for any reason."""
+        return self.by_reason.total()

@@ -1,0 +1,183 @@
+"""Page accounting: a request needs pages for the tokens it holds, not for its logical length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.utils.math_utils import cdiv
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+from vllm.v1.request import Request
+
+from growpage.engine.messages import DemandReport
+
+
+@dataclass
+class Account:
+    """What the scheduler knows of one admitted request's cache."""
+
+    capacity: int
+    """Pages that the request may fill before its next boundary."""
+    promised: int
+    """Pages set aside at admission; growth beyond them is not promised."""
+    evicted: int = 0
+    """Tokens evicted so far: logical minus physical length."""
+    boundaries: int = 0
+    """Boundaries met so far."""
+    prompt_whole: bool = True
+    """Whether the first pages still hold the prompt, token for token."""
+    report: DemandReport | None = None
+
+
+@dataclass(frozen=True)
+class PageSwap:
+    """How a compression may rewrite a request's pages without touching anyone else's."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    copied: int
+    """Target pages that replace a shared or cached one."""
+    reclaimed: int
+    """Pages given back to the pool, net of those taken."""
+
+
+class GrowPageManager(FullAttentionManager):
+    """vLLM's manager of full-attention pages, with evicted tokens deducted.
+
+    The decisions are the scheduler's: it says what a request is promised when it is admitted
+    (``new_account``, unset as long as nothing is ever compressed) and calls :meth:`swap_pages` for
+    each one that it compresses. An account lives from the first allocation until the pages are
+    freed: by the end, an abort or a preemption.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.accounts: dict[str, Account] = {}
+        self.new_account: Callable[[str], Account] | None = None
+        self.pages_allocated = 0
+
+    # ---- what the scheduler asks -------------------------------------------------------------
+
+    def pages(self, request_id: str) -> int:
+        """Pages that the request holds."""
+        return len(self.req_to_blocks.get(request_id, ()))
+
+    def promised_pages(self) -> int:
+        """Free pages that admitted requests have been promised and do not hold yet."""
+        return sum(
+            max(account.promised - self.pages(request_id), 0)
+            for request_id, account in self.accounts.items()
+        )
+
+    def swap_pages(
+        self, request_id: str, first: int, wanted: int, least: int, spare: int
+    ) -> PageSwap | None:
+        """Give the request ``wanted`` private, uncached pages in place of those from ``first`` on.
+
+        A page that others share is left to them. A page of its own that the prefix cache knows is
+        exchanged for a free one, so that the prefix stays hittable, and is dropped from the prefix
+        cache only when no page is spare.
+
+        Args:
+            request_id: the request to compress.
+            first: leading pages that stay as they are.
+            wanted: pages to have after them.
+            least: fewer pages than this are of no use.
+            spare: pages that may be taken from the pool.
+
+        Returns:
+            The swap, with fewer than ``wanted`` pages if no more can be had, or none, and nothing
+            changed, if not even ``least`` can.
+        """
+        blocks = self.req_to_blocks[request_id]
+        old = blocks[first:]
+        target = [block for block in old if self.block_pool.is_block_writable(block)][:wanted]
+        cached = [block for block in old if block.ref_cnt == 1 and block.block_hash is not None]
+        fresh = min(wanted - len(target), spare)
+        uncached = cached[: wanted - len(target) - fresh]
+        if len(target) + fresh + len(uncached) < least:
+            return None
+        for block in uncached:
+            self.block_pool._maybe_evict_cached_block(block)
+        new = self.block_pool.get_new_blocks(fresh)
+        target = [*target, *uncached, *new]
+        given = [block for block in old if block not in target]
+        blocks[first:] = target
+        # Reversed as vLLM frees a request: its last page is the first to be used again.
+        self.block_pool.free_blocks(reversed(given))
+        return PageSwap(
+            source=tuple(block.block_id for block in old),
+            target=tuple(block.block_id for block in target),
+            copied=len(uncached) + len(new),
+            reclaimed=sum(block.ref_cnt == 0 for block in given) - len(new),
+        )
+
+    # ---- what vLLM asks ----------------------------------------------------------------------
+
+    def get_num_blocks_to_allocate(
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Sequence[KVCacheBlock],
+        total_computed_tokens: int,
+        num_local_computed_tokens: int,
+        num_tokens_main_model: int,
+        apply_admission_cap: bool = False,
+        prefill_end: int = 0,
+    ) -> int:
+        """Pages to take for ``num_tokens`` logical tokens. vLLM calls it often: no side effects."""
+        needed = super().get_num_blocks_to_allocate(
+            request_id,
+            num_tokens - self._evicted(request_id),
+            new_computed_blocks,
+            total_computed_tokens,
+            num_local_computed_tokens,
+            num_tokens_main_model,
+            apply_admission_cap,
+            prefill_end,
+        )
+        if apply_admission_cap and self.new_account and self.accounts:
+            # The admission gate: beside its own tokens the request must be able to fill what it is
+            # promised, and so must everyone admitted before. One that would be alone is let in if
+            # its tokens fit.
+            promised = self.new_account(request_id).promised - cdiv(num_tokens, self.block_size)
+            needed += max(promised, 0) + self.promised_pages()
+        return needed
+
+    def allocate_new_blocks(
+        self, request_id: str, num_tokens: int, num_tokens_main_model: int
+    ) -> list[KVCacheBlock]:
+        """Take pages for ``num_tokens`` logical tokens."""
+        if self.new_account and request_id not in self.accounts:
+            self.accounts[request_id] = self.new_account(request_id)
+        taken = super().allocate_new_blocks(
+            request_id, num_tokens - self._evicted(request_id), num_tokens_main_model
+        )
+        self.pages_allocated += len(taken)
+        return taken
+
+    def cache_blocks(
+        self,
+        request: Request,
+        num_tokens: int,
+        retention_interval: int | None = None,
+        *,
+        replay_boundaries: Sequence[int],
+    ) -> None:
+        """Register full pages in the prefix cache, until the request is first compressed."""
+        account = self.accounts.get(request.request_id)
+        if account is None or account.evicted == 0:
+            super().cache_blocks(
+                request, num_tokens, retention_interval, replay_boundaries=replay_boundaries
+            )
+
+    def pop_blocks_for_free(self, request_id: str) -> list[KVCacheBlock]:
+        """Close the account: a request that comes back starts afresh."""
+        self.accounts.pop(request_id, None)
+        return super().pop_blocks_for_free(request_id)
+
+    def _evicted(self, request_id: str) -> int:
+        account = self.accounts.get(request_id)
+        return account.evicted if account else 0

@@ -1,0 +1,62 @@
+"""What scheduler and worker tell each other in a step.
+
+Both travel as an extra attribute, ``growpage``, of vLLM's own messages: ``StepMessage`` on the
+``SchedulerOutput``, a dict of ``DemandReport`` on the ``ModelRunnerOutput``. All is plain data, so
+that it can be pickled between processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from growpage.budget.demand import Demand
+
+ATTRIBUTE = "growpage"
+
+
+@dataclass(frozen=True)
+class CompactionPlan:
+    """Evict tokens of one request, before the forward pass of the step that carries the plan.
+
+    The request's pages are ``kept + source`` now and ``kept + target`` afterwards; the last target
+    page is left empty for the tokens to come.
+    """
+
+    request_id: str
+    kept: tuple[int, ...]
+    """Leading pages that do not change, so they may be shared or in the prefix cache."""
+    source: tuple[int, ...]
+    """Pages that are read."""
+    target: tuple[int, ...]
+    """Pages of the request alone, in none of the caches; all but the last are filled."""
+    tokens: int
+    """Tokens cached before."""
+    survivors: int
+    """Tokens cached afterwards: all of ``kept`` and of ``target`` but the last page."""
+    prefix: int
+    """Leading tokens that are always kept: the whole prompt, or the sinks."""
+    position: int
+    """Logical position of the next token."""
+
+
+@dataclass(frozen=True)
+class StepMessage:
+    """From the scheduler, with every step."""
+
+    plans: tuple[CompactionPlan, ...] = ()
+    """In the order in which they must be carried out: one's freed page may be another's target."""
+    evicted: dict[str, int] = field(default_factory=dict)
+    """Tokens evicted so far from each scheduled request that has lost any."""
+    measure: dict[str, int] = field(default_factory=dict)
+    """Requests whose demand is wanted after this step, with the epoch of the report to come."""
+
+
+@dataclass(frozen=True)
+class DemandReport:
+    """From the worker, for a request that the step asked to measure."""
+
+    epoch: int
+    """Preemptions of the request when it was asked for; an older epoch is stale."""
+    position: int
+    """Logical tokens cached when it was measured."""
+    demand: Demand

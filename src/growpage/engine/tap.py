@@ -1,0 +1,37 @@
+"""Query capture: one copy a layer and step, straight into the query windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass
+class CaptureStep:
+    """Which queries of the step are kept, and where; shared by all layers' taps.
+
+    ``targets`` is none outside a step, as in a warm-up, so that nothing is captured then.
+    """
+
+    targets: Tensor | None = None
+    """``[n]`` places in the ring."""
+    rows: Tensor | None = None
+    """``[n]`` rows of the query; none for the first ``n``, as in a step of decodes only."""
+
+
+@dataclass(frozen=True)
+class QueryTap:
+    """Copies one layer's queries."""
+
+    step: CaptureStep
+    ring: Tensor
+    """``[slots * window, heads, dim]``: the layer's part of the query windows."""
+
+    def record(self, query: Tensor) -> None:
+        """Keep the step's queries of ``query [tokens, heads, dim]``."""
+        targets, rows = self.step.targets, self.step.rows
+        if targets is None:
+            return
+        kept = query[: len(targets)] if rows is None else query.index_select(0, rows)
+        self.ring.index_copy_(0, targets, kept.view(-1, *self.ring.shape[1:]))

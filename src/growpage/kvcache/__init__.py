@@ -1,0 +1,1 @@
+"""Page contents: how keys and values lie in a page, and how survivors are compacted."""

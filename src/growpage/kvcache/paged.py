@@ -1,0 +1,103 @@
+"""The page pool of all layers, read and rewritten in natural order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from growpage.kvcache.layout import PageLayout
+
+MAX_TEMPORARY_BYTES = 64 << 20
+"""What one pass over some layers may allocate; more layers are taken in several passes."""
+
+
+class PagedCache:
+    """Keys and values of every layer, addressed by page.
+
+    Args:
+        pages: ``[layers, pages, kv_heads, 2, page_tokens * dim]``, the keys' half first: a view of
+            the engine's own memory.
+        layout: how each half is stored.
+        dim: head size.
+    """
+
+    def __init__(self, pages: Tensor, layout: PageLayout, dim: int) -> None:
+        self.pages = pages
+        self.layout = layout
+        self.dim = dim
+        self.layers, _, self.kv_heads, _, half = pages.shape
+        self.page_tokens = half // dim
+
+    def keys(self, layers: slice, pages: Tensor) -> Tensor:
+        """``[layers, kv_heads, n * page_tokens, dim]`` of ``pages [n]``."""
+        return self._read(layers, pages, 0)
+
+    def values(self, layers: slice, pages: Tensor) -> Tensor:
+        """``[layers, kv_heads, n * page_tokens, dim]`` of ``pages [n]``."""
+        return self._read(layers, pages, 1)
+
+    def write(self, layers: slice, pages: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Fill whole ``pages [n]`` with ``[layers, kv_heads, n * page_tokens, dim]``."""
+        for half, content, tiling in (
+            (0, keys, self.layout.keys),
+            (1, values, self.layout.values),
+        ):
+            paged = content.unflatten(2, (len(pages), self.page_tokens)).transpose(1, 2)
+            self.pages[layers, pages, :, half] = tiling.pack(paged)
+
+    def layer_chunks(self, tokens: int) -> Iterator[slice]:
+        """Slices of the layers such that a few float copies of ``tokens`` keys stay in bounds."""
+        per_layer = 4 * 4 * self.kv_heads * max(tokens, 1) * self.dim
+        size = max(1, MAX_TEMPORARY_BYTES // per_layer)
+        for start in range(0, self.layers, size):
+            yield slice(start, min(start + size, self.layers))
+
+    def _read(self, layers: slice, pages: Tensor, half: int) -> Tensor:
+        tiling = self.layout.values if half else self.layout.keys
+        stored = self.pages[layers, :, :, half].index_select(1, pages)
+        return tiling.unpack(stored, self.dim).transpose(1, 2).flatten(2, 3)
+
+
+def stack_layers(layers: Sequence[Tensor]) -> Tensor:
+    """One ``[layers, ...]`` view of per-layer caches that lie equally spaced in one allocation.
+
+    Raises:
+        ValueError: they do not, so that a view of them all is impossible.
+    """
+    first = layers[0]
+    offsets = [layer.storage_offset() for layer in layers]
+    stride = offsets[1] - offsets[0] if len(layers) > 1 else first.numel()
+    same = all(
+        layer.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        and layer.shape == first.shape
+        and layer.stride() == first.stride()
+        and offset == offsets[0] + index * stride
+        for index, (layer, offset) in enumerate(zip(layers, offsets, strict=True))
+    )
+    if not same:
+        raise ValueError("the layers' caches are not equally spaced in one allocation")
+    return torch.as_strided(
+        first, (len(layers), *first.shape), (stride, *first.stride()), offsets[0]
+    )
+
+
+def compact(
+    cache: PagedCache, layers: slice, source: Tensor, target: Tensor, survivors: Tensor
+) -> None:
+    """Move the survivors of ``source`` pages into ``target`` pages, bit for bit.
+
+    Everything is read before anything is written, so the pages may overlap in any order.
+
+    Args:
+        cache: the pool.
+        layers: the layers that ``survivors`` speaks of.
+        source: ``[n]`` page numbers, in the order of their tokens.
+        target: ``[m]`` page numbers, to be filled completely.
+        survivors: ``[layers, kv_heads, m * page_tokens]`` ascending token indices into ``source``.
+    """
+    where = survivors.unsqueeze(-1).expand(*survivors.shape, cache.dim)
+    keys = cache.keys(layers, source).gather(2, where)
+    values = cache.values(layers, source).gather(2, where)
+    cache.write(layers, target, keys, values)

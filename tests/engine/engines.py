@@ -1,0 +1,63 @@
+"""A real vLLM engine in this process, and the parts of it that tests look into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+PAGE = 32
+Prompt = str | list[int]
+
+
+@dataclass
+class Engine:
+    """One in-process engine and the parts of it that tests look into."""
+
+    llm: Any
+
+    @property
+    def core(self) -> Any:
+        return self.llm.llm_engine.engine_core.engine_core
+
+    @property
+    def scheduler(self) -> Any:
+        return self.core.scheduler
+
+    @property
+    def runner(self) -> Any:
+        return self.core.model_executor.driver_worker.worker.model_runner
+
+    @property
+    def pool(self) -> Any:
+        return self.scheduler.kv_cache_manager.block_pool
+
+    def generate(
+        self, prompts: list[Prompt], tokens: int, watch: Callable[[], None] | None = None
+    ) -> list[list[int]]:
+        """Greedy tokens of all prompts, submitted together; ``watch`` is called after each step."""
+        from vllm import SamplingParams
+
+        engine = self.llm.llm_engine
+        sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+        names = [f"{id(prompts)}-{index}" for index in range(len(prompts))]
+        for name, prompt in zip(names, prompts, strict=True):
+            ids = {"prompt_token_ids": prompt} if isinstance(prompt, list) else prompt
+            engine.add_request(name, ids, sampling)
+        outputs: dict[str, list[int]] = {}
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    outputs[output.request_id] = list(output.outputs[0].token_ids)
+            if watch:
+                watch()
+        assert self.pool.get_num_free_blocks() == self.pool.num_gpu_blocks - 1, "pages leaked"
+        return [outputs[name] for name in names]
+
+    def preemptions(self) -> int:
+        """Preemptions so far under growpage's scheduler."""
+        return int(self.scheduler.ledger.preemptions)
+
+
+StartEngine = Callable[..., Engine]
+"""Settings of a budget or none for plain vLLM, ``pages`` of the pool, any setting of vLLM."""

@@ -1,0 +1,114 @@
+"""Budgets are kept, memory comes back, and nobody is preempted for want of a page."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.engine.engines import StartEngine
+
+pytestmark = pytest.mark.engine
+
+TOPICS = ["animals", "cities", "plants", "rivers", "foods", "tools", "games", "books"]
+PROMPTS = [f"Write a long list of {topic}:" for topic in TOPICS]
+TOKENS = 256
+
+
+def test_plain_vllm_preempts_in_this_pool(start_engine: StartEngine) -> None:
+    engine = start_engine({"policy": "full"}, pages=32)
+    engine.generate(PROMPTS, TOKENS)
+    assert engine.preemptions() > 0
+    assert engine.scheduler.ledger.recomputed_tokens > 0
+
+
+@pytest.mark.parametrize("step", [32, 64])
+def test_fixed_never_exceeds_its_budget(start_engine: StartEngine, step: int) -> None:
+    engine = start_engine({"policy": "fixed", "budget": 128, "step": step}, pages=32)
+    peak: Counter[str] = Counter()
+
+    def watch() -> None:
+        for request, pages in engine.scheduler.pages_by_request().items():
+            peak[request] = max(peak[request], pages)
+
+    outputs = engine.generate(PROMPTS, TOKENS, watch)
+    assert [len(tokens) for tokens in outputs] == [TOKENS] * len(PROMPTS)
+    assert set(peak.values()) == {4}
+    ledger = engine.scheduler.ledger
+    assert ledger.preemptions == 0
+    # 8 + 256 tokens through 128: each request evicts until its last token fits.
+    assert ledger.evicted_tokens == len(PROMPTS) * (160 if step == 32 else 192)
+    assert set(ledger.by_reason) == {"boundary"}
+
+
+def test_growpage_grows_and_compresses_without_preemption(start_engine: StartEngine) -> None:
+    engine = start_engine({"policy": "growpage", "min_pages": 3}, pages=32)
+    engine.generate(PROMPTS, TOKENS)
+    ledger = engine.scheduler.ledger
+    assert ledger.preemptions == 0
+    assert ledger.growths > 0
+    assert ledger.by_reason["boundary"] > 0
+    assert ledger.stale_reports == 0
+
+
+def test_max_pages_is_never_exceeded(start_engine: StartEngine) -> None:
+    budget = {"policy": "growpage", "tau": -1e9, "min_pages": 3, "max_pages": 5}
+    engine = start_engine(budget, pages=48)
+    peak = 0
+
+    def watch() -> None:
+        nonlocal peak
+        peak = max(peak, *engine.scheduler.pages_by_request().values(), 0)
+
+    engine.generate(PROMPTS, TOKENS, watch)
+    assert peak == 5
+    assert engine.scheduler.ledger.by_reason["max_pages"] > 0
+
+
+def test_a_prompt_longer_than_the_budget_is_cut_down_at_once(start_engine: StartEngine) -> None:
+    engine = start_engine({"policy": "fixed", "budget": 128}, pages=32)
+    sizes: list[int] = []
+    prompt = list(range(1000, 1300))
+
+    def watch() -> None:
+        sizes.extend(engine.scheduler.pages_by_request().values())
+
+    (output,) = engine.generate([prompt], 64, watch)
+    assert len(output) == 64
+    assert sizes[0] == 10
+    assert max(sizes[1:]) <= 4
+    assert engine.scheduler.ledger.by_reason["over_capacity"] == 1
+
+
+def test_prompts_longer_than_the_token_batch_are_served(start_engine: StartEngine) -> None:
+    engine = start_engine(
+        {"policy": "growpage", "min_pages": 3},
+        pages=48,
+        max_num_batched_tokens=64,
+        enable_chunked_prefill=True,
+    )
+    prompts = [list(range(500 + 7 * n, 500 + 7 * n + 90 + 37 * n)) for n in range(5)]
+    outputs = engine.generate(prompts, 128)
+    assert [len(tokens) for tokens in outputs] == [128] * 5
+    assert engine.scheduler.ledger.compressions > 0
+
+
+def test_an_aborted_request_gives_everything_back(start_engine: StartEngine) -> None:
+    from vllm import SamplingParams
+
+    engine = start_engine({"policy": "fixed", "budget": 128, "step": 32}, pages=32)
+    sampling = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
+    for index, prompt in enumerate(PROMPTS):
+        engine.llm.llm_engine.add_request(f"abort-{index}", prompt, sampling)
+    before = engine.scheduler.ledger.compressions
+    while engine.scheduler.ledger.compressions == before:
+        engine.llm.llm_engine.step()
+    for index in range(len(PROMPTS)):
+        engine.llm.llm_engine.abort_request([f"abort-{index}"])
+    engine.llm.llm_engine.step()
+    assert engine.scheduler.pages_by_request() == {}
+    assert engine.scheduler.pages.accounts == {}
+    assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
+    # The worker hears of it with the next step, and forgets them too.
+    engine.generate(["Hello"], 4)
+    assert not any(name.startswith("abort") for name in engine.runner.budgeter._slots)
