@@ -7,7 +7,8 @@ llm = LLM("Qwen/Qwen3-8B", **growpage.engine_kwargs(policy="growpage"))
 """
 
 from growpage._version import __version__
-from growpage.budget.config import BudgetConfig, ConfigError
+from growpage.budget.config import BudgetConfig
+from growpage.budget.errors import ConfigError
 from growpage.engine.kwargs import engine_kwargs
 
 __all__ = ["BudgetConfig", "ConfigError", "__version__", "engine_kwargs"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from tests.engine.engines import PAGE, Engine, StartEngine
 
 
 @pytest.fixture(scope="session")
-def start_engine(smollm2_path: Path) -> Iterator[StartEngine]:
+def start_engine(smollm2_path: Path) -> StartEngine:
     """Start an engine with given settings, or hand out the one that has them already.
 
     ``budget`` holds growpage's settings; none is plain vLLM. ``pages`` is the size of the pool.
@@ -59,8 +57,4 @@ def start_engine(smollm2_path: Path) -> Iterator[StartEngine]:
             )
         return started[key]
 
-    yield start
-    for engine in started.values():
-        engine.core.shutdown()
-    started.clear()
-    gc.collect()
+    return start

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -18,12 +16,11 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from growpage.budget.errors import ConfigError
+from growpage.budget.settings_file import load_settings
+
 PolicyName = Literal["full", "fixed", "growpage", "every"]
 ScoreName = Literal["window", "summary", "streaming", "random"]
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be used; the message names it, its value and what is allowed."""
 
 
 class BudgetConfig(BaseModel):
@@ -94,10 +91,13 @@ class BudgetConfig(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        # Pydantic would take `sink: yes` for 1.
-        if isinstance(value, bool) and info.field_name != "protect_prompt":
+    def _read(cls, value: Any, info: ValidationInfo) -> Any:
+        """Not what pydantic would take: `sink: yes` for 1, and a flag's `none` for text."""
+        name = str(info.field_name)
+        if isinstance(value, bool) and name != "protect_prompt":
             raise ValueError
+        if value == "none" and cls.model_fields[name].default is None:
+            return None
         return value
 
     @classmethod
@@ -122,7 +122,7 @@ class BudgetConfig(BaseModel):
             ConfigError: the file is missing, is not a mapping, or holds a wrong field.
         """
         cls.of(overrides)  # so that the file is not blamed for them
-        content = _load(Path(path))
+        content = load_settings(Path(path))
         if not isinstance(content, dict):
             held = "nothing" if content is None else f"a {type(content).__name__}"
             raise ConfigError(f"{path} holds {held}, but must hold {_MAPPING}")
@@ -149,15 +149,16 @@ class BudgetConfig(BaseModel):
             _refuse(
                 "budget", self.budget, f"at least {needed}: {_room(least, step)}, in whole pages"
             )
-        for name in ("min_pages", "max_pages"):
-            pages = getattr(self, name)
+        # The capacity of `fixed` is its budget, so min_pages says nothing there.
+        floor = None if self.policy == "fixed" else self.min_pages
+        for name, pages in (("min_pages", floor), ("max_pages", self.max_pages)):
             if pages is not None and pages * block_size < least:
                 needed = -(-least // block_size)
                 _refuse(
                     name, pages, f"at least {needed} pages of {block_size}: {_room(least, step)}"
                 )
-        if self.max_pages is not None and self.max_pages < self.min_pages:
-            _refuse("max_pages", self.max_pages, f"at least min_pages, {self.min_pages}")
+        if floor is not None and self.max_pages is not None and self.max_pages < floor:
+            _refuse("max_pages", self.max_pages, f"at least min_pages, {floor}")
         if self.recent < self.window and self.score == "window":
             _refuse("recent", self.recent, f"at least the window, {self.window}")
         if self.beta_short >= self.beta_long:
@@ -183,54 +184,6 @@ class PageBudget(BaseModel):
     """Pages between capacity boundaries."""
     local_quota: int
     """Tokens of each page that eviction must leave."""
-
-
-class _OnceLoader(yaml.SafeLoader):
-    """YAML whose keys are given once; PyYAML silently takes the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        _refuse_repeated(names)
-        return super().construct_mapping(node, deep)
-
-
-def _load(path: Path) -> Any:
-    """What the file holds.
-
-    Raises:
-        ConfigError: it cannot be read or is not what its name says.
-    """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise ConfigError(f"cannot read the configuration file {path}: {reason}") from None
-    # JSON is not YAML where it is indented with tabs.
-    kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
-    try:
-        if kind == "JSON":
-            return json.loads(text, object_pairs_hook=_dict_once)
-        return yaml.load(text, _OnceLoader)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else None
-        reason = ", ".join(filter(None, (error.context, error.problem, where)))
-        raise ConfigError(f"{path} is not valid {kind}: {reason}") from None
-    except Exception as error:  # PyYAML also lets out whatever its constructors raise
-        raise ConfigError(f"{path} is not valid {kind}: {' '.join(str(error).split())}") from None
-
-
-def _dict_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    _refuse_repeated([name for name, _ in pairs])
-    return dict(pairs)
-
-
-def _refuse_repeated(names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{name} is given {names.count(name)} times, but must be given once")
 
 
 def _room(tokens: int, step: int) -> str:

@@ -42,10 +42,16 @@ def select_survivors(
         raise ValueError(
             f"cannot keep {keep} of {tokens} tokens with the first {prefix} and last {recent} fixed"
         )
-    rank = scores.to(torch.float32, copy=True)
-    pages = -(-tokens // page)
-    quota = min(local_quota, (keep - always) // pages)
     top = torch.finfo(torch.float32).max
+    # Bounded: below the two ranks that are forced, above the padding, and never NaN.
+    rank = scores.to(torch.float32, copy=True).nan_to_num_(nan=-top).clamp_(-top / 4, top / 4)
+    pages = -(-tokens // page)
+    free = [
+        max(min((i + 1) * page, tokens - recent) - max(i * page, prefix), 0) for i in range(pages)
+    ]
+    quota = min(local_quota, page)
+    while sum(min(quota, each) for each in free) > keep - always:
+        quota -= 1
     if quota > 0:
         padded = torch.nn.functional.pad(rank, (0, pages * page - tokens), value=-top)
         best = padded.unflatten(-1, (pages, page)).topk(quota, dim=-1).indices

@@ -28,7 +28,7 @@ class QuerySummaries:
         betas: Sequence[float],
         device: torch.device | str = "cpu",
     ) -> None:
-        self.betas = torch.tensor(betas, dtype=torch.float32, device=device)  # [2]: short, long
+        self.betas = torch.tensor(betas, dtype=torch.float64, device=device)  # [2]: short, long
         self.average = torch.zeros(slots, 2, layers, heads, dim, device=device)
         self.count = torch.zeros(slots, dtype=torch.long)
 
@@ -39,8 +39,8 @@ class QuerySummaries:
 
     def update(self, slots: Tensor, queries: Tensor) -> None:
         """Take a query for each of ``slots [n]``, all different: ``[n, layers, heads, dim]``."""
-        beta = self.betas.view(2, 1, 1, 1)
-        self.average[slots] = self.average[slots].lerp_(queries.unsqueeze(1).float(), 1 - beta)
+        weight = (1 - self.betas).float().view(2, 1, 1, 1)
+        self.average[slots] = self.average[slots].lerp_(queries.unsqueeze(1).float(), weight)
         self.count[slots] += 1
 
     def read(self, slot: int) -> Tensor:
@@ -52,7 +52,7 @@ class QuerySummaries:
         steps = int(self.count[slot])
         if steps == 0:
             raise ValueError(f"slot {slot} has seen no decode query")
-        return self.average[slot] / (1 - self.betas.double() ** steps).float().view(2, 1, 1, 1)
+        return self.average[slot] / (1 - self.betas**steps).float().view(2, 1, 1, 1)
 
 
 class QueryWindow:

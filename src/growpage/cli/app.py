@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from growpage._version import __version__
-from growpage.budget.config import ConfigError
-
-# DEMO from growpage.cli.demo import demo
+from growpage.budget.errors import ConfigError
+from growpage.cli.demo import demo
 from growpage.cli.doctor import doctor
 from growpage.cli.model import model_app
 from growpage.cli.serve import serve
@@ -32,7 +31,7 @@ app.command(
         "help_option_names": [],
     },
 )(serve)
-# DEMO app.command("demo")(demo)
+app.command("demo")(demo)
 app.command("doctor")(doctor)
 app.add_typer(model_app, name="model")
 

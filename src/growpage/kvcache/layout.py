@@ -104,9 +104,9 @@ def probe_layout(
         raise LayoutError(
             f"pages of {tokens} tokens and head size {dim} cannot be tiled as {name!r}"
         )
-    numbers = torch.arange(tokens * dim).view(tokens, dim)
+    numbers = torch.arange(1, tokens * dim + 1).view(tokens, dim)
     place = 1
-    while place < numbers.numel():
+    while place <= numbers.numel():
         digits = (numbers // place % _DIGIT).to(dtype)
         stored = write(digits, digits)
         for half, tiling, kept in zip(

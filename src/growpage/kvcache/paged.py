@@ -76,7 +76,7 @@ def stack_layers(layers: Sequence[Tensor]) -> Tensor:
         and offset == offsets[0] + index * stride
         for index, (layer, offset) in enumerate(zip(layers, offsets, strict=True))
     )
-    if not same:
+    if not same or stride <= 0:
         raise ValueError("the layers' caches are not equally spaced in one allocation")
     return torch.as_strided(
         first, (len(layers), *first.shape), (stride, *first.stride()), offsets[0]
@@ -97,7 +97,12 @@ def compact(
         target: ``[m]`` page numbers, to be filled completely.
         survivors: ``[layers, kv_heads, m * page_tokens]`` ascending token indices into ``source``.
     """
-    where = survivors.unsqueeze(-1).expand(*survivors.shape, cache.dim)
-    keys = cache.keys(layers, source).gather(2, where)
-    values = cache.values(layers, source).gather(2, where)
+    keys, values = (_take(read(layers, source), survivors) for read in (cache.keys, cache.values))
     cache.write(layers, target, keys, values)
+
+
+def _take(rows: Tensor, survivors: Tensor) -> Tensor:
+    """Rows by index, moved as integers: torch's gather of 16-bit floats rewrites NaNs."""
+    words = rows.contiguous().view(torch.int64)
+    where = survivors.unsqueeze(-1).expand(*survivors.shape, words.shape[-1])
+    return words.gather(2, where).view(rows.dtype)

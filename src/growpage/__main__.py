@@ -1,0 +1,5 @@
+"""``python -m growpage`` is ``growpage``."""
+
+from growpage.cli.app import main
+
+main()

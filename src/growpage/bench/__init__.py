@@ -1,0 +1,1 @@
+"""Benchmarks: workloads, runs, figures and reports."""

@@ -1,0 +1,41 @@
+"""The demand signal against a loop over layers and heads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from growpage.budget.demand import Demand, working_set_sums
+from growpage.budget.summaries import LONG, SHORT
+
+
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mass", [0.5, 0.9])
+def test_sums_are_those_of_a_loop(group: int, dtype: torch.dtype, mass: float) -> None:
+    layers, kv_heads, tokens, dim = 3, 2, 50, 8
+    generator = torch.Generator().manual_seed(1)
+    summaries = torch.randn(2, layers, kv_heads * group, dim, generator=generator)
+    summaries[SHORT] *= 3  # a sharper attention, so a smaller working set
+    keys = torch.randn(layers, kv_heads, tokens, dim, generator=generator).to(dtype)
+    expected = [0, 0]
+    for which in (SHORT, LONG):
+        for layer in range(layers):
+            for head in range(kv_heads * group):
+                logits = (
+                    keys[layer, head // group].double() @ summaries[which, layer, head].double()
+                )
+                weights = sorted((logits * 0.4).softmax(-1).tolist(), reverse=True)
+                held = 0.0
+                for weight in weights:
+                    held += weight
+                    expected[which] += 1
+                    if held >= mass:
+                        break
+    sums = working_set_sums(summaries, keys, 0.4, mass)
+    assert sums.tolist() == [expected[SHORT], expected[LONG]]
+    assert sums[0] < sums[1]
+
+
+def test_delta_is_short_minus_long() -> None:
+    assert Demand(short=30.5, long=20.0, cached=100).delta == 10.5

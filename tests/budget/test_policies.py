@@ -1,0 +1,114 @@
+"""What each policy decides at a boundary, and the capacity it starts with."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, get_args
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from growpage.budget.config import BudgetConfig, ConfigError, PolicyName
+from growpage.budget.demand import Demand
+from growpage.budget.policies import POLICIES, Action, Boundary, Policy, Pool, make_policy
+
+POOL = Pool(total_pages=100, spare_pages=10)
+
+
+def policy(name: str, block_size: int = 32, **settings: Any) -> Policy:
+    return make_policy(BudgetConfig.of({"policy": name, **settings}), block_size)
+
+
+def boundary(ordinal: int = 0, delta: float | None = None) -> Boundary:
+    demand = None if delta is None else Demand(short=50 + delta, long=50, cached=128)
+    return Boundary(pages=4, ordinal=ordinal, demand=demand)
+
+
+def test_every_name_of_the_configuration_has_a_policy() -> None:
+    assert tuple(POLICIES) == get_args(PolicyName)
+    assert {name for name in POLICIES if policy(name).needs_demand} == {"growpage"}
+    assert {name for name in POLICIES if not policy(name).compresses} == {"full"}
+
+
+@pytest.mark.parametrize("delta", [None, -5.0, 5.0])
+@pytest.mark.parametrize("ordinal", [0, 9])
+def test_full_grows_and_fixed_compresses(delta: float | None, ordinal: int) -> None:
+    assert policy("full").decide(boundary(ordinal, delta), POOL) is Action.GROW
+    assert policy("fixed").decide(boundary(ordinal, delta), POOL) is Action.COMPRESS
+
+
+@pytest.mark.parametrize(
+    ("tau", "delta", "action"),
+    [
+        (0.0, None, Action.GROW),
+        (0.0, 0.0, Action.COMPRESS),
+        (0.0, 0.25, Action.GROW),
+        (0.0, -0.25, Action.COMPRESS),
+        (8.0, 8.0, Action.COMPRESS),
+        (8.0, 8.25, Action.GROW),
+        (-4.0, -3.5, Action.GROW),
+        (-4.0, -4.0, Action.COMPRESS),
+        (1e9, None, Action.GROW),
+    ],
+)
+def test_growpage_grows_when_the_short_working_set_is_wider(
+    tau: float, delta: float | None, action: Action
+) -> None:
+    assert policy("growpage", tau=tau).decide(boundary(delta=delta), POOL) is action
+
+
+@example(Decimal("0.29"), 100)  # 100 * 0.29 < 29 in floating point
+@given(st.decimals(0, 1, places=3), st.integers(0, 300))
+def test_every_grows_at_its_rate(rate: Decimal, boundaries: int) -> None:
+    every = policy("every", growth_rate=float(rate))
+    grown = sum(
+        every.decide(boundary(ordinal), POOL) is Action.GROW for ordinal in range(boundaries)
+    )
+    assert grown == boundaries * Fraction(rate) // 1
+
+
+def test_every_spreads_its_growth() -> None:
+    every = policy("every", growth_rate=0.25)
+    grows = [every.decide(boundary(n), POOL) is Action.GROW for n in range(12)]
+    assert grows == [False, False, False, True] * 3
+
+
+@pytest.mark.parametrize("name", ["full", "growpage", "every"])
+@pytest.mark.parametrize(
+    ("prompt", "step", "pages"),
+    [
+        (0, 32, 4),  # min_pages
+        (80, 32, 4),  # 80 + 16 recent fill 3 pages exactly; and one step
+        (81, 32, 5),
+        (80, 64, 5),
+        (1000, 32, 33),
+    ],
+)
+def test_initial_capacity_is_the_prompt_and_a_step(
+    name: str, prompt: int, step: int, pages: int
+) -> None:
+    assert policy(name, step=step).initial_pages(prompt) == pages
+
+
+@given(st.integers(0, 5000), st.integers(1, 3), st.integers(1, 40), st.sampled_from([16, 32, 128]))
+def test_first_eviction_can_spare_the_prompt(
+    prompt: int, steps: int, recent: int, block: int
+) -> None:
+    chosen = policy(
+        "growpage", block, step=steps * block, recent=recent, window=1, min_pages=8, sink=4
+    )
+    after_eviction = (chosen.initial_pages(prompt) - steps) * block
+    assert after_eviction >= prompt + recent
+
+
+@pytest.mark.parametrize(("budget", "pages"), [(512, 16), (511, 15), (64, 2)])
+def test_fixed_capacity_is_the_budget_whatever_the_prompt(budget: int, pages: int) -> None:
+    for prompt in (1, 100, 10_000):
+        assert policy("fixed", budget=budget).initial_pages(prompt) == pages
+
+
+def test_a_policy_that_does_not_fit_the_block_size_is_refused() -> None:
+    with pytest.raises(ConfigError, match="step is 32, but must be a multiple of the block size"):
+        policy("growpage", block_size=64, step=32)

@@ -1,0 +1,21 @@
+"""What every test runs with: no hub, no telemetry, at most two threads a process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Before anything imports torch, transformers or vLLM, which read these once.
+os.environ["OMP_NUM_THREADS"] = str(min(2, int(os.environ.get("OMP_NUM_THREADS") or 2)))
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["VLLM_NO_USAGE_STATS"] = "1"
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The folder of the default model, built on the first run of a machine."""
+    from growpage.models import smollm2
+
+    return smollm2.ensure()
