@@ -42,6 +42,7 @@ def start_engine(smollm2_path: Path) -> StartEngine:
                 "max_num_seqs": 16,
                 "enable_prefix_caching": False,
                 "enforce_eager": True,
+                **({} if budget is None else growpage.engine_kwargs(**budget)),
                 **settings,
             }
             started[key] = Engine(
@@ -52,7 +53,6 @@ def start_engine(smollm2_path: Path) -> StartEngine:
                     # vLLM keeps one page for itself.
                     kv_cache_memory_bytes=page_bytes * (pages + 1),
                     **settings,
-                    **({} if budget is None else growpage.engine_kwargs(**budget)),
                 )
             )
         return started[key]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
+from growpage.engine.kwargs import ASYNC_SCHEDULER
 from tests.engine.engines import StartEngine
 
 pytestmark = pytest.mark.engine
@@ -49,6 +51,18 @@ def test_growpage_grows_and_compresses_without_preemption(start_engine: StartEng
     assert ledger.growths > 0
     assert ledger.by_reason["boundary"] > 0
     assert ledger.stale_reports == 0
+
+
+def test_the_asynchronous_scheduler_decides_alike(start_engine: StartEngine) -> None:
+    """Driven step by step, as the CPU's engine drives it."""
+    budget = {"policy": "growpage", "min_pages": 3}
+    synchronous = start_engine(budget, pages=64)
+    asynchronous = start_engine(budget, pages=64, scheduler_cls=ASYNC_SCHEDULER)
+    assert isinstance(asynchronous.scheduler, AsyncScheduler)
+    expected = synchronous.generate(PROMPTS[:4], 160)
+    assert asynchronous.generate(PROMPTS[:4], 160) == expected
+    assert asynchronous.scheduler.ledger == synchronous.scheduler.ledger
+    assert asynchronous.scheduler.ledger.compressions > 0
 
 
 def test_max_pages_is_never_exceeded(start_engine: StartEngine) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from growpage.kvcache import paged
 from growpage.kvcache.layout import LAYOUTS
-from growpage.kvcache.paged import PagedCache, compact, stack_layers
+from growpage.kvcache.paged import PagedCache, keep_survivors, stack_layers
 
 LAYERS, POOL, HEADS, PAGE, DIM = 3, 7, 2, 32, 16
 ALL = slice(0, LAYERS)
@@ -112,7 +112,9 @@ def compact_both(
     generator = torch.Generator().manual_seed(seed)
     rank = torch.rand(count, HEADS, len(source) * PAGE, generator=generator).argsort(-1)
     survivors = rank[..., : len(target) * PAGE].sort(-1).values
-    compact(model.cache, layers, torch.tensor(source), torch.tensor(target).long(), survivors)
+    pages = torch.tensor(source)
+    keys, values = model.cache.keys(layers, pages), model.cache.values(layers, pages)
+    keep_survivors(model.cache, layers, torch.tensor(target).long(), keys, values, survivors)
     for half in (0, 1):
         before = model.tokens(half, layers, source)
         after = before.new_empty(count, HEADS, len(target) * PAGE, DIM)

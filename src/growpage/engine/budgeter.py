@@ -22,7 +22,7 @@ from growpage.budget.selection import select_survivors
 from growpage.budget.summaries import QuerySummaries, QueryWindow
 from growpage.engine.messages import CompactionPlan, DemandReport
 from growpage.engine.tap import CaptureStep, QueryTap
-from growpage.kvcache.paged import PagedCache, compact
+from growpage.kvcache.paged import PagedCache, keep_survivors
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,6 @@ class Budgeter:
         assert self.cache is not None
         slot = self._slots[plan.request_id]
         table = torch.tensor((*plan.kept, *plan.source), device=self.device)
-        source = torch.tensor(plan.source, device=self.device)
         target = torch.tensor(plan.target[:-1], device=self.device)
         untouched = len(plan.kept) * self.cache.page_tokens
         window, summaries = self.window.read(slot), None
@@ -205,7 +204,9 @@ class Budgeter:
                 page=self.cache.page_tokens,
                 local_quota=local_quota,
             )
-            compact(self.cache, layers, source, target, survivors[..., untouched:] - untouched)
+            keep_survivors(
+                self.cache, layers, target, view.keys, view.values, survivors[..., untouched:]
+            )
 
     def _rotated_summaries(self, slot: int, position: int) -> Tensor:
         """Both summaries as queries at ``position``: ``[2, layers, heads, dim]``."""

@@ -83,22 +83,28 @@ def stack_layers(layers: Sequence[Tensor]) -> Tensor:
     )
 
 
-def compact(
-    cache: PagedCache, layers: slice, source: Tensor, target: Tensor, survivors: Tensor
+def keep_survivors(
+    cache: PagedCache,
+    layers: slice,
+    target: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    survivors: Tensor,
 ) -> None:
-    """Move the survivors of ``source`` pages into ``target`` pages, bit for bit.
+    """Write the survivors of ``keys`` and ``values`` to the ``target`` pages, bit for bit.
 
-    Everything is read before anything is written, so the pages may overlap in any order.
+    ``keys`` and ``values`` are copies, as :meth:`PagedCache.keys` returns them, so the target may
+    overlap the pages that they were read from in any order.
 
     Args:
         cache: the pool.
-        layers: the layers that ``survivors`` speaks of.
-        source: ``[n]`` page numbers, in the order of their tokens.
+        layers: the layers that the other arguments speak of.
         target: ``[m]`` page numbers, to be filled completely.
-        survivors: ``[layers, kv_heads, m * page_tokens]`` ascending token indices into ``source``.
+        keys: ``[layers, kv_heads, tokens, dim]``.
+        values: as ``keys``.
+        survivors: ``[layers, kv_heads, m * page_tokens]`` ascending token indices.
     """
-    keys, values = (_take(read(layers, source), survivors) for read in (cache.keys, cache.values))
-    cache.write(layers, target, keys, values)
+    cache.write(layers, target, _take(keys, survivors), _take(values, survivors))
 
 
 def _take(rows: Tensor, survivors: Tensor) -> Tensor:
