@@ -41,9 +41,9 @@ class DemoPolicy:
 
 POLICIES = {
     "full": DemoPolicy({"policy": "full"}),
-    "fixed": DemoPolicy({"policy": "fixed", "budget": 160}),
-    "growpage": DemoPolicy({"policy": "growpage", "min_pages": 4}),
-    "every": DemoPolicy({"policy": "every", "min_pages": 4}),
+    "fixed": DemoPolicy({"policy": "fixed", "budget": 128}),
+    "growpage": DemoPolicy({"policy": "growpage", "min_pages": 3, "max_pages": 5}),
+    "every": DemoPolicy({"policy": "every", "min_pages": 3, "max_pages": 5}),
     "plain": DemoPolicy(None),
     "roomy": DemoPolicy(None, roomy=True),
 }
@@ -70,7 +70,7 @@ def run_demo(
     """Run the policies, show the table, write the report.
 
     Args:
-        out: a folder for the report and vLLM's logs, made if need be.
+        out: a folder for the report, each run's whole result and vLLM's logs, made if need be.
         model: a Hugging Face model's folder.
         policies: names from :data:`POLICIES`, run in this order.
         size: how many of the workload's requests.
@@ -165,6 +165,7 @@ def _run_all(specs: Sequence[RunSpec], out: Path, console: Console) -> list[RunR
             progress.stop_task(task)
             if not console.is_terminal:
                 console.print(f"{spec.policy}: {_outcome(result)}", highlight=False)
+            (out / f"{spec.policy}.json").write_text(result.model_dump_json())
             found.append(result)
     return found
 

@@ -6,13 +6,16 @@ import torch
 from torch import Tensor
 
 
-def attention_weights(queries: Tensor, keys: Tensor, scale: float) -> Tensor:
+def attention_weights(
+    queries: Tensor, keys: Tensor, scale: float, *, causal: bool = False
+) -> Tensor:
     """Softmax attention under grouped-query attention.
 
     Args:
         queries: ``[..., n, query_heads, dim]``, rotated to the position they look from.
         keys: ``[..., kv_heads, tokens, dim]``, rotated as they are cached.
         scale: what logits are multiplied by, usually ``dim ** -0.5``.
+        causal: the queries are those of the last ``n`` keys, and do not see keys after their own.
 
     Returns:
         ``[..., kv_heads, n, group, tokens]`` in float32, with ``group`` the query heads that share
@@ -23,5 +26,8 @@ def attention_weights(queries: Tensor, keys: Tensor, scale: float) -> Tensor:
     group = query_heads // kv_heads
     grouped = queries.float().reshape(*lead, n, kv_heads, group, dim).transpose(-4, -3)
     logits = grouped.reshape(*lead, kv_heads, n * group, dim) @ keys.float().transpose(-1, -2)
-    weights = torch.softmax(logits.mul_(scale), dim=-1)
-    return weights.view(*lead, kv_heads, n, group, keys.shape[-2])
+    logits = logits.mul_(scale).view(*lead, kv_heads, n, group, keys.shape[-2])
+    if causal:
+        later = torch.ones(n, n, dtype=torch.bool, device=logits.device).triu_(1)
+        logits[..., -n:].masked_fill_(later.unsqueeze(1), -torch.inf)
+    return torch.softmax(logits, dim=-1)

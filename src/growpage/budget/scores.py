@@ -26,7 +26,7 @@ class CacheView:
     scale: float
     """Logit scale."""
     window: Tensor | None = None
-    """``[layers, n, query_heads, dim]``: the last real queries."""
+    """``[layers, n, query_heads, dim]``: the queries of the last ``n`` tokens."""
     summaries: Tensor | None = None
     """``[2, layers, query_heads, dim]``: both averages, rotated to the current position."""
     seed: int = 0
@@ -39,7 +39,7 @@ Score = Callable[[CacheView], Tensor]
 def window(view: CacheView) -> Tensor:
     """Attention of the last real queries, largest of the GQA group, times the value norm."""
     assert view.window is not None
-    weights = attention_weights(view.window, view.keys, view.scale)
+    weights = attention_weights(view.window, view.keys, view.scale, causal=True)
     return weights.amax(dim=-2).mean(dim=-2) * _value_norm(view)
 
 

@@ -45,7 +45,7 @@ class PagedCache:
             (1, values, self.layout.values),
         ):
             paged = content.unflatten(2, (len(pages), self.page_tokens)).transpose(1, 2)
-            self.pages[layers, pages, :, half] = tiling.pack(paged)
+            self._half(layers, half)[:, pages] = tiling.pack(paged)
 
     def layer_chunks(self, tokens: int) -> Iterator[slice]:
         """Slices of the layers such that a few float copies of ``tokens`` keys stay in bounds."""
@@ -54,9 +54,14 @@ class PagedCache:
         for start in range(0, self.layers, size):
             yield slice(start, min(start + size, self.layers))
 
+    def _half(self, layers: slice, half: int) -> Tensor:
+        """A view ``[layers, pages, kv_heads, page_tokens * dim]`` of all keys, or all values."""
+        return self.pages[layers].select(3, half)
+
     def _read(self, layers: slice, pages: Tensor, half: int) -> Tensor:
         tiling = self.layout.values if half else self.layout.keys
-        stored = self.pages[layers, :, :, half].index_select(1, pages)
+        # Not index_select: on a view with gaps it first copies the view, here the whole pool.
+        stored = self._half(layers, half)[:, pages]
         return tiling.unpack(stored, self.dim).transpose(1, 2).flatten(2, 3)
 
 
