@@ -44,7 +44,7 @@ class BudgetConfig(BaseModel):
     """Tokens between capacity boundaries, a multiple of vLLM's block size. Default: one block."""
 
     min_pages: Annotated[int, Field(ge=2)] = 4
-    """Pages below which no request is compressed, and which an admitted request is sure of."""
+    """The least capacity, in pages, except under `fixed`; an admitted request is sure of it."""
 
     max_pages: Annotated[int, Field(ge=2)] | None = None
     """Pages that no request exceeds, whatever is measured. Default: no limit."""

