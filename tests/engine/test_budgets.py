@@ -55,14 +55,15 @@ def test_growpage_grows_and_compresses_without_preemption(start_engine: StartEng
 
 def test_the_asynchronous_scheduler_decides_alike(start_engine: StartEngine) -> None:
     """Driven step by step, as the CPU's engine drives it."""
-    budget = {"policy": "growpage", "min_pages": 3}
+    budget = {"policy": "growpage", "min_pages": 3, "tau": 5.0}
     synchronous = start_engine(budget, pages=64)
     asynchronous = start_engine(budget, pages=64, scheduler_cls=ASYNC_SCHEDULER)
     assert isinstance(asynchronous.scheduler, AsyncScheduler)
     expected = synchronous.generate(PROMPTS[:4], 160)
     assert asynchronous.generate(PROMPTS[:4], 160) == expected
     assert asynchronous.scheduler.ledger == synchronous.scheduler.ledger
-    assert asynchronous.scheduler.ledger.compressions > 0
+    assert asynchronous.scheduler.ledger.by_reason["boundary"] > 0
+    assert asynchronous.scheduler.ledger.stale_reports == 0
 
 
 def test_max_pages_is_never_exceeded(start_engine: StartEngine) -> None:
