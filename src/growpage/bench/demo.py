@@ -42,8 +42,8 @@ class DemoPolicy:
 POLICIES = {
     "full": DemoPolicy({"policy": "full"}),
     "fixed": DemoPolicy({"policy": "fixed", "budget": 128}),
-    "growpage": DemoPolicy({"policy": "growpage", "min_pages": 3, "max_pages": 5, "tau": 6.0}),
-    "every": DemoPolicy({"policy": "every", "min_pages": 3, "max_pages": 5, "growth_rate": 0.15}),
+    "growpage": DemoPolicy({"policy": "growpage", "min_pages": 3, "max_pages": 5}),
+    "every": DemoPolicy({"policy": "every", "min_pages": 3, "max_pages": 5}),
     "plain": DemoPolicy(None),
     "roomy": DemoPolicy(None, roomy=True),
 }
