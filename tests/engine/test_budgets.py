@@ -53,6 +53,19 @@ def test_growpage_grows_and_compresses_without_preemption(start_engine: StartEng
     assert ledger.stale_reports == 0
 
 
+def test_without_a_free_page_growth_is_refused_and_nobody_is_preempted(
+    start_engine: StartEngine,
+) -> None:
+    engine = start_engine({"policy": "growpage", "tau": -1e9, "min_pages": 3}, pages=32)
+    free: list[int] = []
+    engine.generate(PROMPTS, 200, lambda: free.append(engine.pool.get_num_free_blocks()))
+    ledger = engine.scheduler.ledger
+    assert min(free) == 0
+    assert ledger.preemptions == 0
+    assert ledger.growths_refused > 0
+    assert ledger.by_reason["pool"] == ledger.growths_refused
+
+
 def test_the_asynchronous_scheduler_decides_alike(start_engine: StartEngine) -> None:
     """Driven step by step, as the CPU's engine drives it."""
     budget = {"policy": "growpage", "min_pages": 3, "tau": 5.0}
