@@ -36,9 +36,9 @@ def test_defaults_are_valid_on_every_block_size() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "allowed"),
     [
-        ("policy", "zipage", "one of full, fixed, growpage, every"),
-        ("policy", None, "one of full, fixed, growpage, every"),
-        ("policy", ["full"], "one of full, fixed, growpage, every"),
+        ("policy", "zipage", "one of full, fixed, growpage, every, elastic"),
+        ("policy", None, "one of full, fixed, growpage, every, elastic"),
+        ("policy", ["full"], "one of full, fixed, growpage, every, elastic"),
         ("score", "Window", "one of window, summary, streaming, random"),
         ("budget", 0, AT_LEAST_1),
         ("budget", -512, AT_LEAST_1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from growpage.budget.demand import Demand, working_set_sums
+from growpage.budget.demand import Demand, lost_mass_sums, working_set_sums
 from growpage.budget.summaries import LONG, SHORT
 
 
@@ -35,6 +35,24 @@ def test_sums_are_those_of_a_loop(group: int, dtype: torch.dtype, mass: float) -
     sums = working_set_sums(summaries, keys, 0.4, mass)
     assert sums.tolist() == [expected[SHORT], expected[LONG]]
     assert sums[0] < sums[1]
+
+
+@pytest.mark.parametrize("group", [1, 3])
+def test_lost_mass_is_that_of_a_loop(group: int) -> None:
+    layers, kv_heads, tokens, dim = 2, 2, 40, 8
+    generator = torch.Generator().manual_seed(2)
+    summaries = torch.randn(2, layers, kv_heads * group, dim, generator=generator)
+    keys = torch.randn(layers, kv_heads, tokens, dim, generator=generator)
+    capacities = [32, 10, 1, 40]
+    expected = torch.zeros(len(capacities), dtype=torch.double)
+    for layer in range(layers):
+        for head in range(kv_heads * group):
+            logits = keys[layer, head // group].double() @ summaries[SHORT, layer, head].double()
+            weights = sorted((logits * 0.4).softmax(-1).tolist(), reverse=True)
+            expected += torch.tensor([sum(weights[size:]) for size in capacities])
+    found = lost_mass_sums(summaries, keys, 0.4, capacities)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert found[1] > found[0] > found[3] >= 0
 
 
 def test_delta_is_short_minus_long() -> None:

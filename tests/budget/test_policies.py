@@ -28,7 +28,8 @@ def boundary(ordinal: int = 0, delta: float | None = None) -> Boundary:
 
 def test_every_name_of_the_configuration_has_a_policy() -> None:
     assert tuple(POLICIES) == get_args(PolicyName)
-    assert {name for name in POLICIES if policy(name).needs_demand} == {"growpage"}
+    assert {name for name in POLICIES if policy(name).needs_demand} == {"growpage", "elastic"}
+    assert {name for name in POLICIES if policy(name).shares} == {"elastic"}
     assert {name for name in POLICIES if not policy(name).compresses} == {"full"}
 
 
@@ -75,7 +76,7 @@ def test_every_spreads_its_growth() -> None:
     assert grows == [False, False, False, True] * 3
 
 
-@pytest.mark.parametrize("name", ["full", "growpage", "every"])
+@pytest.mark.parametrize("name", ["full", "growpage", "every", "elastic"])
 @pytest.mark.parametrize(
     ("prompt", "step", "pages"),
     [
@@ -107,6 +108,42 @@ def test_first_eviction_can_spare_the_prompt(
 def test_fixed_capacity_is_the_budget_whatever_the_prompt(budget: int, pages: int) -> None:
     for prompt in (1, 100, 10_000):
         assert policy("fixed", budget=budget).initial_pages(prompt) == pages
+
+
+@pytest.mark.parametrize("name", ["growpage", "every", "elastic"])
+def test_a_pool_must_hold_the_least_capacity(name: str) -> None:
+    assert policy(name, min_pages=7).least_pages() == 7
+    assert policy("fixed", budget=100).least_pages() == 3
+
+
+@pytest.mark.parametrize("delta", [None, -5.0, 5.0])
+def test_elastic_grows_whatever_is_measured(delta: float | None) -> None:
+    assert policy("elastic").decide(boundary(delta=delta), POOL) is Action.GROW
+
+
+@pytest.mark.parametrize(
+    ("prompt", "short", "pages"),
+    [
+        (0, 10, 4),  # min_pages
+        (100, 27.5, 5),  # 128 tokens are 4 pages; and one step
+        (100, 28.5, 6),
+        (80, 0.0, 4),  # the prompt and the recent tokens: the capacity that it was admitted with
+    ],
+)
+def test_the_floor_is_the_prompt_and_the_working_set(prompt: int, short: float, pages: int) -> None:
+    demand = Demand(short=short, long=90, cached=500)
+    assert policy("elastic").floor_pages(prompt, demand) == pages
+
+
+def test_without_a_measurement_the_floor_is_the_initial_capacity() -> None:
+    assert policy("elastic").floor_pages(100, None) == policy("elastic").initial_pages(100) == 5
+
+
+@pytest.mark.parametrize(("bound", "pages"), [(0.001, 11), (0.05, 10), (0.1, 9), (0.9, 8)])
+def test_the_floor_by_predicted_loss(bound: float, pages: int) -> None:
+    """320 tokens are cached; one step is left above what the loss allows."""
+    demand = Demand(short=300, long=90, cached=320, losses=(0.05, 0.1, 0.2))
+    assert policy("elastic", floor_loss=bound).floor_pages(20, demand) == pages
 
 
 def test_a_policy_that_does_not_fit_the_block_size_is_refused() -> None:

@@ -9,13 +9,15 @@ import pytest
 
 import growpage
 from tests.engine.engines import PAGE, Engine, StartEngine
+from tests.engine.tiny_models import tiny_llama
 
 
 @pytest.fixture(scope="session")
-def start_engine(smollm2_path: Path) -> StartEngine:
+def start_engine(tmp_path_factory: pytest.TempPathFactory) -> StartEngine:
     """Start an engine with given settings, or hand out the one that has them already.
 
     ``budget`` holds growpage's settings; none is plain vLLM. ``pages`` is the size of the pool.
+    Without a ``model`` it is a tiny Llama with random weights, whose steps take milliseconds.
     """
     import os
 
@@ -30,31 +32,44 @@ def start_engine(smollm2_path: Path) -> StartEngine:
         pages: int = 64,
         model: Path | None = None,
         dtype: str = "bfloat16",
-        page_bytes: int | None = None,
         **settings: Any,
     ) -> Engine:
         key = repr((budget, pages, model, dtype, sorted(settings.items())))
         if key not in started:
-            if page_bytes is None:  # SmolLM2: 30 layers, 3 KV heads, head size 64
-                page_bytes = 30 * 3 * PAGE * 2 * 64 * (4 if dtype == "float32" else 2)
+            folder = model or tiny_llama(tmp_path_factory)
             settings = {
                 "max_model_len": 1024,
                 "max_num_seqs": 16,
                 "enable_prefix_caching": False,
                 "enforce_eager": True,
+                "skip_tokenizer_init": not (folder / "tokenizer.json").exists(),
                 **({} if budget is None else growpage.engine_kwargs(**budget)),
                 **settings,
             }
             started[key] = Engine(
                 LLM(
-                    str(model or smollm2_path),
+                    str(folder),
                     dtype=dtype,
                     block_size=PAGE,
                     # vLLM keeps one page for itself.
-                    kv_cache_memory_bytes=page_bytes * (pages + 1),
+                    kv_cache_memory_bytes=_page_bytes(folder, dtype, settings) * (pages + 1),
                     **settings,
                 )
             )
         return started[key]
 
     return start
+
+
+def _page_bytes(folder: Path, dtype: str, settings: dict[str, Any]) -> int:
+    """The size of a page of all layers."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    width = 4 if dtype == "float32" else 2
+    if str(settings.get("kv_cache_dtype", "auto")).startswith("fp8"):
+        width = 1
+    head_size = getattr(config, "head_dim", None) or (
+        config.hidden_size // config.num_attention_heads
+    )
+    return config.num_hidden_layers * config.num_key_value_heads * PAGE * 2 * head_size * width

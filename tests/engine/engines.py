@@ -10,6 +10,11 @@ PAGE = 32
 Prompt = str | list[int]
 
 
+def prompt_of(tokens: int, seed: int = 0) -> list[int]:
+    """A prompt for the tiny models, whose vocabulary is 256; unlike that of any other seed."""
+    return [(31 * seed + 7 * place + place * place * (seed + 3)) % 251 for place in range(tokens)]
+
+
 @dataclass
 class Engine:
     """One in-process engine and the parts of it that tests look into."""
@@ -42,8 +47,7 @@ class Engine:
         sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
         names = [f"{id(prompts)}-{index}" for index in range(len(prompts))]
         for name, prompt in zip(names, prompts, strict=True):
-            ids = {"prompt_token_ids": prompt} if isinstance(prompt, list) else prompt
-            engine.add_request(name, ids, sampling)
+            self.add(name, prompt, sampling)
         outputs: dict[str, list[int]] = {}
         while engine.has_unfinished_requests():
             for output in engine.step():
@@ -53,6 +57,11 @@ class Engine:
                 watch()
         assert self.pool.get_num_free_blocks() == self.pool.num_gpu_blocks - 1, "pages leaked"
         return [outputs[name] for name in names]
+
+    def add(self, name: str, prompt: Prompt, sampling: Any) -> None:
+        """Submit one request."""
+        ids = {"prompt_token_ids": prompt} if isinstance(prompt, list) else prompt
+        self.llm.llm_engine.add_request(name, ids, sampling)
 
     def preemptions(self) -> int:
         """Preemptions so far under growpage's scheduler."""

@@ -8,12 +8,11 @@ import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from growpage.engine.kwargs import ASYNC_SCHEDULER
-from tests.engine.engines import StartEngine
+from tests.engine.engines import Prompt, StartEngine, prompt_of
 
 pytestmark = pytest.mark.engine
 
-TOPICS = ["animals", "cities", "plants", "rivers", "foods", "tools", "games", "books"]
-PROMPTS = [f"Write a long list of {topic}:" for topic in TOPICS]
+PROMPTS: list[Prompt] = [prompt_of(8, seed) for seed in range(8)]
 TOKENS = 256
 
 
@@ -44,7 +43,7 @@ def test_fixed_never_exceeds_its_budget(start_engine: StartEngine, step: int) ->
 
 
 def test_growpage_grows_and_compresses_without_preemption(start_engine: StartEngine) -> None:
-    engine = start_engine({"policy": "growpage", "min_pages": 3}, pages=32)
+    engine = start_engine({"policy": "growpage", "min_pages": 3, "tau": -28}, pages=32)
     engine.generate(PROMPTS, TOKENS)
     ledger = engine.scheduler.ledger
     assert ledger.preemptions == 0
@@ -68,7 +67,7 @@ def test_without_a_free_page_growth_is_refused_and_nobody_is_preempted(
 
 def test_the_asynchronous_scheduler_decides_alike(start_engine: StartEngine) -> None:
     """Driven step by step, as the CPU's engine drives it."""
-    budget = {"policy": "growpage", "min_pages": 3, "tau": 5.0}
+    budget = {"policy": "growpage", "min_pages": 3, "tau": -28.0}
     synchronous = start_engine(budget, pages=64)
     asynchronous = start_engine(budget, pages=64, scheduler_cls=ASYNC_SCHEDULER)
     assert isinstance(asynchronous.scheduler, AsyncScheduler)
@@ -96,7 +95,7 @@ def test_max_pages_is_never_exceeded(start_engine: StartEngine) -> None:
 def test_a_prompt_longer_than_the_budget_is_cut_down_at_once(start_engine: StartEngine) -> None:
     engine = start_engine({"policy": "fixed", "budget": 128}, pages=32)
     sizes: list[int] = []
-    prompt = list(range(1000, 1300))
+    prompt = prompt_of(300)
 
     def watch() -> None:
         sizes.extend(engine.scheduler.pages_by_request().values())
@@ -115,7 +114,7 @@ def test_prompts_longer_than_the_token_batch_are_served(start_engine: StartEngin
         max_num_batched_tokens=64,
         enable_chunked_prefill=True,
     )
-    prompts = [list(range(500 + 7 * n, 500 + 7 * n + 90 + 37 * n)) for n in range(5)]
+    prompts = [prompt_of(90 + 37 * n, seed=n) for n in range(5)]
     outputs = engine.generate(prompts, 128)
     assert [len(tokens) for tokens in outputs] == [128] * 5
     assert engine.scheduler.ledger.compressions > 0
@@ -127,7 +126,7 @@ def test_an_aborted_request_gives_everything_back(start_engine: StartEngine) -> 
     engine = start_engine({"policy": "fixed", "budget": 128, "step": 32}, pages=32)
     sampling = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
     for index, prompt in enumerate(PROMPTS):
-        engine.llm.llm_engine.add_request(f"abort-{index}", prompt, sampling)
+        engine.add(f"abort-{index}", prompt, sampling)
     before = engine.scheduler.ledger.compressions
     while engine.scheduler.ledger.compressions == before:
         engine.llm.llm_engine.step()
@@ -138,5 +137,5 @@ def test_an_aborted_request_gives_everything_back(start_engine: StartEngine) -> 
     assert engine.scheduler.pages.accounts == {}
     assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
     # The worker hears of it with the next step, and forgets them too.
-    engine.generate(["Hello"], 4)
+    engine.generate([prompt_of(5)], 4)
     assert not any(name.startswith("abort") for name in engine.runner.budgeter._slots)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -176,14 +177,11 @@ def test_kept_tokens_and_attention_in_every_layout(
     if layout == "amx" and not torch.cpu._is_amx_tile_supported():
         layout = "vec"
     model = tiny_llama(tmp_path_factory, head_size=head_size, layers=3, heads=6, kv_heads=2)
-    width = 4 if dtype == "float32" else 2
     engine = start_engine(
         {"policy": "fixed", "budget": 128, "score": score, "step": 64 if score == "random" else 32},
         model=model,
         dtype=dtype,
         pages=40,
-        page_bytes=3 * 2 * PAGE * 2 * head_size * width,
-        skip_tokenizer_init=True,
     )
     assert engine.runner.budgeter.cache.layout.name == layout
     prompts = [[(7 * n + t) % 250 for t in range(20 + 45 * n)] for n in range(5)]
@@ -194,10 +192,10 @@ def test_kept_tokens_and_attention_in_every_layout(
     assert seen.worst < TOLERANCE[getattr(torch, dtype)]
 
 
-def test_the_default_model(start_engine: StartEngine) -> None:
-    engine = start_engine({"policy": "fixed", "budget": 128}, pages=32)
+def test_the_default_model(start_engine: StartEngine, smollm2_path: Path) -> None:
+    engine = start_engine({"policy": "fixed", "budget": 64}, pages=32, model=smollm2_path)
     with observed(engine) as seen:
-        engine.generate(["Write a long list of animals:", "The history of Rome"], 160)
+        engine.generate(["Write a long list of animals:", "The history of Rome"], 80)
     assert seen.compactions >= 2
     assert seen.rows > 30 * 2 * 20
     assert seen.worst < TOLERANCE[torch.bfloat16]
@@ -211,8 +209,6 @@ def test_the_compiled_mode(
         {"policy": "fixed", "budget": 128},
         model=tiny_llama(tmp_path_factory, head_size=64, layers=2, heads=6, kv_heads=2),
         pages=40,
-        page_bytes=2 * 2 * PAGE * 2 * 64 * 2,
-        skip_tokenizer_init=True,
         enforce_eager=False,
     )
     with observed(engine) as seen:

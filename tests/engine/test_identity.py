@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.engines import StartEngine
+from tests.engine.engines import Prompt, StartEngine, prompt_of
 
 pytestmark = pytest.mark.engine
 
-PROMPTS = [
-    "The capital of France is",
-    "Write a long list of animals:",
-    "Once upon a time there was a fox who",
-    "def fibonacci(n):",
-    "The three laws of motion are",
-    "A recipe for bread:",
-]
+PROMPTS: list[Prompt] = [prompt_of(5 + 11 * n, seed=n) for n in range(6)]
 
 
 @pytest.fixture(scope="module")

@@ -83,9 +83,11 @@ def ask(engine: Engine, texts: list[str], new_tokens: int) -> Answers:
     return Answers(prompts, tokens, logprobs, *map(int, done))
 
 
-def start(start_engine: StartEngine, **budget: Any) -> Engine:
+def start(start_engine: StartEngine, model: Path, **budget: Any) -> Engine:
     """A float32 engine whose token batch is shorter than the longest prompt."""
-    return start_engine(budget, dtype="float32", max_num_seqs=4, max_num_batched_tokens=128)
+    return start_engine(
+        budget, model=model, dtype="float32", max_num_seqs=4, max_num_batched_tokens=128
+    )
 
 
 def assert_same(prompt: list[int], answers: Answers, index: int, trace: Trace) -> None:
@@ -118,8 +120,8 @@ def oracle(smollm2_path: Path) -> Oracle:
 
 
 @pytest.fixture(scope="module")
-def fixed(start_engine: StartEngine) -> Answers:
-    engine = start(start_engine, policy="fixed", budget=96)
+def fixed(start_engine: StartEngine, smollm2_path: Path) -> Answers:
+    engine = start(start_engine, smollm2_path, policy="fixed", budget=96)
     return ask(engine, [DIARY, MUSEUM, EXPEDITION], 144)
 
 
@@ -150,8 +152,11 @@ def test_fixed_budget_token_by_token(fixed: Answers, oracle: Oracle) -> None:
     assert said == fixed.tokens[2][:40]
 
 
-def test_a_score_without_attention(start_engine: StartEngine, oracle: Oracle) -> None:
-    answers = ask(start(start_engine, policy="fixed", budget=64, score="streaming"), [DIARY], 80)
+def test_a_score_without_attention(
+    start_engine: StartEngine, smollm2_path: Path, oracle: Oracle
+) -> None:
+    engine = start(start_engine, smollm2_path, policy="fixed", budget=64, score="streaming")
+    answers = ask(engine, [DIARY], 80)
     rules = Rules(page=PAGE, capacity=64, score="streaming")
     trace = oracle.follow(answers.prompts[0], answers.tokens[0], rules)
     assert_same(answers.prompts[0], answers, 0, trace)
@@ -160,11 +165,20 @@ def test_a_score_without_attention(start_engine: StartEngine, oracle: Oracle) ->
 
 
 def test_growth_on_demand_and_eviction_by_query_averages(
-    start_engine: StartEngine, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+    start_engine: StartEngine,
+    smollm2_path: Path,
+    oracle: Oracle,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tau, warmup = 3.0, 64
     engine = start(
-        start_engine, policy="growpage", score="summary", min_pages=2, tau=tau, warmup=warmup
+        start_engine,
+        smollm2_path,
+        policy="growpage",
+        score="summary",
+        min_pages=2,
+        tau=tau,
+        warmup=warmup,
     )
     measured: list[float | None] = []
     policy = engine.scheduler.policy

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from growpage.engine.messages import CompactionPlan
-from tests.engine.engines import PAGE, Engine, StartEngine
+from tests.engine.engines import PAGE, Engine, StartEngine, prompt_of
 
 pytestmark = pytest.mark.engine
 
-PREFIX = [(37 * n) % 4000 + 500 for n in range(3 * PAGE)]
-LONG = [*PREFIX, *range(700, 710)]  # generates past its budget, and so is compressed
-SHORT = [*PREFIX, *range(800, 815)]  # stays within it
+PREFIX = prompt_of(3 * PAGE)
+LONG = [*PREFIX, *prompt_of(10, seed=1)]  # generates past its budget, and so is compressed
+SHORT = [*PREFIX, *prompt_of(15, seed=2)]  # stays within it
 BUDGET = 192
 
 
@@ -33,7 +33,7 @@ def full(start_engine: StartEngine) -> Engine:
 def warm(engine: Engine) -> None:
     """Start from a prefix cache that holds just the prefix."""
     assert engine.scheduler.kv_cache_manager.reset_prefix_cache()
-    engine.generate([[*PREFIX, 600]], 1)
+    engine.generate([[*PREFIX, 60]], 1)
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def test_sharing_with_one_that_is_compressed_meanwhile(budgeted: Engine, full: E
         warm(engine)
         with guarded(engine) as plans:
             # Its longer prompt takes LONGER past its budget while SHORT is within it.
-            longer = [*LONG, *range(900, 960)]
+            longer = [*LONG, *prompt_of(60, seed=3)]
             results[name] = engine.generate([longer, SHORT], 70)[1]
         assert bool(plans) == (name == "budgeted")
     assert results["budgeted"] == results["full"]

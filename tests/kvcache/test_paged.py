@@ -137,6 +137,30 @@ def test_compaction_is_bit_exact(
     model.check()  # pages that are no target included
 
 
+@layouts
+@pytest.mark.parametrize("left", [1, 20, PAGE - 1])
+def test_a_last_page_that_is_not_filled(name: str, left: int) -> None:
+    """The tokens before the gap are bit for bit right, and no other page is touched."""
+    model = Model(name, torch.bfloat16)
+    source, target = [4, 1, 2], [1, 6]
+    count = 2 * PAGE - left
+    rank = torch.rand(LAYERS, HEADS, 3 * PAGE, generator=torch.Generator().manual_seed(3))
+    survivors = rank.argsort(-1)[..., :count].sort(-1).values
+    pages = torch.tensor(source)
+    keys, values = model.cache.keys(ALL, pages), model.cache.values(ALL, pages)
+    where = survivors[..., None].expand(-1, -1, -1, DIM)
+    expected = [bits(half).gather(2, where) for half in (keys, values)]
+    keep_survivors(model.cache, ALL, torch.tensor(target), keys, values, survivors)
+    found = (
+        model.cache.keys(ALL, torch.tensor(target)),
+        model.cache.values(ALL, torch.tensor(target)),
+    )
+    for half, read in enumerate(found):
+        assert torch.equal(bits(read)[:, :, :count], expected[half])
+        model.put(half, ALL, target, read)  # whatever the gap holds
+    model.check()
+
+
 @given(st.integers(1, 80), st.integers(1, 8), st.integers(0, 5000), st.integers(1, 1 << 24))
 def test_layer_chunks_cover_all_layers_within_bounds(
     layers: int, heads: int, tokens: int, most: int

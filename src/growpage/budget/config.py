@@ -19,7 +19,8 @@ from pydantic_core import ErrorDetails
 from growpage.budget.errors import ConfigError
 from growpage.budget.settings_file import load_settings
 
-PolicyName = Literal["full", "fixed", "growpage", "every"]
+PolicyName = Literal["full", "fixed", "growpage", "every", "elastic"]
+GiverName = Literal["largest", "least_loss"]
 ScoreName = Literal["window", "summary", "streaming", "random"]
 
 
@@ -35,7 +36,8 @@ class BudgetConfig(BaseModel):
 
     policy: PolicyName = "growpage"
     """Who decides at a capacity boundary: full (never compress), fixed (a constant budget),
-    growpage (the paper's rule), every (grow at a given rate with no signal: the control)."""
+    growpage (the paper's rule), every (grow at a given rate with no signal: the control), elastic
+    (grow while there is memory; when there is none, the largest cache gives a page)."""
 
     budget: Annotated[int, Field(ge=1)] = 512
     """Tokens a request may hold under the policy `fixed`."""
@@ -85,6 +87,17 @@ class BudgetConfig(BaseModel):
 
     growth_rate: Annotated[float, Field(ge=0, le=1)] = 0.25
     """Share of boundaries at which the policy `every` grows."""
+
+    giver: GiverName = "largest"
+    """Who gives a page when pages are short, under `elastic`: largest (the largest cache above its
+    floor), least_loss (the one predicted to lose least attention mass)."""
+
+    watermark: Annotated[int, Field(ge=0)] = 0
+    """Pages that `elastic` keeps free beyond those that are needed at once."""
+
+    floor_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Predicted loss of attention mass that sets a request's floor under `elastic`. Default: none,
+    the floor is the prompt and the working set."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the score `random`."""

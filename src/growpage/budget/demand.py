@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from growpage.budget.attention import attention_weights
@@ -21,6 +23,9 @@ class Demand:
     """``D_p`` of the long summary."""
     cached: int
     """Keys that were measured over."""
+    losses: tuple[float, ...] = ()
+    """Mass of the short summary's attention that the best keys miss if 1, 2, ... pages fewer are
+    kept; empty if it was not asked for."""
 
     @property
     def delta(self) -> float:
@@ -41,3 +46,23 @@ def working_set_sums(summaries: Tensor, keys: Tensor, scale: float, mass: float)
     sizes = working_set_size(weights, mass)  # [layers, kv_heads, 2, group]
     sums = sizes.sum(dim=(0, 1, 3))
     return sums[[SHORT, LONG]]
+
+
+def lost_mass_sums(
+    summaries: Tensor, keys: Tensor, scale: float, capacities: Sequence[int]
+) -> Tensor:
+    """Sum over layers and query heads of the short summary's mass outside its best keys.
+
+    Args:
+        summaries: as for :func:`working_set_sums`.
+        keys: as for :func:`working_set_sums`.
+        scale: logit scale.
+        capacities: how many keys are kept, each from 1 to ``tokens``.
+
+    Returns:
+        ``[len(capacities)]``, each between 0 and ``layers * query_heads``.
+    """
+    weights = attention_weights(summaries[SHORT].unsqueeze(1), keys, scale)
+    held = weights.sort(dim=-1, descending=True).values.double().cumsum(dim=-1)
+    at = torch.tensor(capacities, device=held.device) - 1
+    return (1 - held[..., at]).clamp_(min=0).flatten(0, -2).sum(dim=0)

@@ -2,7 +2,9 @@
 
 A policy is one small class with one method, :meth:`Policy.decide`. What holds for all of them is
 applied by the engine: no request exceeds ``max_pages``, and with no page to spare nothing grows.
-To add one, write the class and name it in :data:`POLICIES`.
+A policy that shares decides one thing more: its requests give pages to each other, down to their
+floors (:mod:`growpage.budget.sharing`). To add one, write the class and name it in
+:data:`POLICIES`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from math import floor
+from math import ceil, floor
 from typing import ClassVar
 
 from growpage.budget.config import BudgetConfig, PageBudget
@@ -54,6 +56,8 @@ class Policy(ABC):
     """Whether any request is ever compressed; if not, the engine is plain vLLM."""
     needs_demand: ClassVar[bool] = False
     """Whether the working sets are to be measured before each boundary."""
+    shares: ClassVar[bool] = False
+    """Whether a request may be asked to give pages to others, down to its floor."""
 
     def __init__(self, config: BudgetConfig, pages: PageBudget) -> None:
         self.config = config
@@ -67,6 +71,14 @@ class Policy(ABC):
         """
         prompt = -(-(prompt_tokens + self.config.recent) // self.pages.block_size)
         return max(self.config.min_pages, prompt + self.pages.step_pages)
+
+    def least_pages(self) -> int:
+        """The capacity of the least demanding request: a pool must hold as many pages."""
+        return self.config.min_pages
+
+    def floor_pages(self, prompt_tokens: int, demand: Demand | None) -> int:
+        """The capacity below which a request gives nothing, given its last measurement if any."""
+        return self.initial_pages(prompt_tokens)
 
     @abstractmethod
     def decide(self, boundary: Boundary, pool: Pool) -> Action:
@@ -88,6 +100,10 @@ class Fixed(Policy):
 
     def initial_pages(self, prompt_tokens: int) -> int:
         """The budget, whatever the prompt."""
+        return self.pages.budget_pages
+
+    def least_pages(self) -> int:
+        """The budget: every request may fill it."""
         return self.pages.budget_pages
 
     def decide(self, boundary: Boundary, pool: Pool) -> Action:
@@ -117,11 +133,36 @@ class Every(Policy):
         return Action.GROW if grows else Action.COMPRESS
 
 
+class Elastic(Policy):
+    """Ours: every request grows as long as there is memory, and evicts as late as possible."""
+
+    needs_demand = True
+    shares = True
+
+    def floor_pages(self, prompt_tokens: int, demand: Demand | None) -> int:
+        """The prompt and the working set, or what keeps the predicted loss within bounds."""
+        least = self.initial_pages(prompt_tokens)
+        if demand is None:
+            return least
+        block = self.pages.block_size
+        if self.config.floor_loss is None:
+            tokens = prompt_tokens + ceil(demand.short)
+        else:
+            within = sum(loss <= self.config.floor_loss for loss in demand.losses)
+            tokens = demand.cached - within * block
+        return max(least, -(-tokens // block) + self.pages.step_pages)
+
+    def decide(self, boundary: Boundary, pool: Pool) -> Action:
+        """Grow: what this may cost others is settled between all requests at once."""
+        return Action.GROW
+
+
 POLICIES: dict[str, type[Policy]] = {
     "full": Full,
     "fixed": Fixed,
     "growpage": GrowPage,
     "every": Every,
+    "elastic": Elastic,
 }
 
 

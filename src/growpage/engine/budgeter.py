@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from growpage.budget.config import BudgetConfig
-from growpage.budget.demand import Demand, working_set_sums
+from growpage.budget.demand import Demand, lost_mass_sums, working_set_sums
 from growpage.budget.policies import POLICIES
 from growpage.budget.rope import Rotary
 from growpage.budget.scores import SCORES, CacheView
@@ -23,6 +23,9 @@ from growpage.budget.summaries import QuerySummaries, QueryWindow
 from growpage.engine.messages import CompactionPlan, DemandReport
 from growpage.engine.tap import CaptureStep, QueryTap
 from growpage.kvcache.paged import PagedCache, keep_survivors
+
+LOSS_PAGES = 4
+"""Smaller capacities, one page apart, for which a loss is predicted."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class Budgeter:
             else None
         )
         self.cache: PagedCache | None = None
+        self._needs_losses = needs_losses(config)
         self._slots: dict[str, int] = {}
         self._free_slots = list(range(max_requests))
 
@@ -164,20 +168,27 @@ class Budgeter:
             return None
         table = torch.tensor(pages, device=self.device)
         summaries = self._rotated_summaries(slot, position)
-        sums = torch.zeros(2, dtype=torch.long, device=self.device)
+        fewer = [cached - pages * self.cache.page_tokens for pages in range(1, LOSS_PAGES + 1)]
+        capacities = [size for size in fewer if size > 0] if self._needs_losses else []
+        sums = torch.zeros(2 + len(capacities), dtype=torch.double, device=self.device)
         for layers in self.cache.layer_chunks(cached):
             keys = self.cache.keys(layers, table)[:, :, :cached]
-            sums += working_set_sums(summaries[:, layers], keys, self.shape.scale, self.config.mass)
-        short, long = (sums / (self.shape.layers * self.shape.query_heads)).tolist()
-        return DemandReport(epoch, position, Demand(short=short, long=long, cached=cached))
+            seen = summaries[:, layers]
+            sums[:2] += working_set_sums(seen, keys, self.shape.scale, self.config.mass)
+            if capacities:
+                sums[2:] += lost_mass_sums(seen, keys, self.shape.scale, capacities)
+        short, long, *losses = (sums / (self.shape.layers * self.shape.query_heads)).tolist()
+        return DemandReport(epoch, position, Demand(short, long, cached, tuple(losses)))
 
     def compact(self, plan: CompactionPlan, local_quota: int) -> None:
         """Choose the survivors of ``plan`` and move them to their pages."""
         assert self.cache is not None
         slot = self._slots[plan.request_id]
         table = torch.tensor((*plan.kept, *plan.source), device=self.device)
-        target = torch.tensor(plan.target[:-1], device=self.device)
-        untouched = len(plan.kept) * self.cache.page_tokens
+        page = self.cache.page_tokens
+        untouched = len(plan.kept) * page
+        filled = -(-(plan.survivors - untouched) // page)
+        target = torch.tensor(plan.target[:filled], device=self.device)
         window, summaries = self.window.read(slot), None
         name = self.config.score
         if name == "summary":
@@ -201,7 +212,7 @@ class Budgeter:
                 plan.survivors,
                 prefix=plan.prefix,
                 recent=self.config.recent,
-                page=self.cache.page_tokens,
+                page=page,
                 local_quota=local_quota,
             )
             keep_survivors(
@@ -218,6 +229,12 @@ class Budgeter:
 def needs_summaries(config: BudgetConfig) -> bool:
     """Whether anything that ``config`` names looks at the query summaries."""
     return POLICIES[config.policy].needs_demand or config.score == "summary"
+
+
+def needs_losses(config: BudgetConfig) -> bool:
+    """Whether anything that ``config`` names looks at predicted losses."""
+    shares = POLICIES[config.policy].shares
+    return shares and (config.giver == "least_loss" or config.floor_loss is not None)
 
 
 def _seed(*parts: object) -> int:

@@ -21,13 +21,27 @@ class Ledger:
     """Pages that a compression had to replace because they were shared or in the prefix cache."""
     stale_reports: int = 0
     """Demand reports that came too late or from before a preemption, and were ignored."""
+    refused_prompts: int = 0
+    """Requests whose prompt is longer than the whole pool."""
     preemptions: int = 0
+    computed_tokens: int = 0
+    """Tokens that went through the model, prompts included."""
     recomputed_tokens: int = 0
     """Tokens computed again after preemptions, prefix-cache hits deducted."""
     by_reason: Counter[str] = field(default_factory=Counter)
-    """Compressions by reason: ``boundary``, ``pool``, ``max_pages``, ``over_capacity``."""
+    """Compressions by reason.
+
+    ``boundary``: the policy said so; ``pool``: pages are short; ``admission``: somebody waits for
+    them; ``max_pages``: the limit is reached; ``over_capacity``: a prompt exceeds its capacity;
+    ``replay``: a preempted request is computed again in fewer pages than it has tokens.
+    """
 
     @property
     def compressions(self) -> int:
         """Compressions for any reason."""
         return self.by_reason.total()
+
+    @property
+    def recomputed_share(self) -> float:
+        """Part of all computed tokens that had been computed before, from 0 to 1."""
+        return self.recomputed_tokens / max(self.computed_tokens, 1)

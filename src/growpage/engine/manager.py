@@ -28,7 +28,10 @@ class Account:
     """Boundaries met so far."""
     prompt_whole: bool = True
     """Whether the first pages still hold the prompt, token for token."""
+    replay_pages: int | None = None
+    """Pages that it may hold while it is computed again after a preemption; none for any number."""
     report: DemandReport | None = None
+    """The last measurement."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,11 @@ class GrowPageManager(FullAttentionManager):
         prefill_end: int = 0,
     ) -> int:
         """Pages to take for ``num_tokens`` logical tokens. vLLM calls it often: no side effects."""
+        account = None
+        if apply_admission_cap and self.new_account:
+            account = self.new_account(request_id)
+            if account.replay_pages is not None:
+                num_tokens = min(num_tokens, account.replay_pages * self.block_size)
         needed = super().get_num_blocks_to_allocate(
             request_id,
             num_tokens - self._evicted(request_id),
@@ -139,12 +147,12 @@ class GrowPageManager(FullAttentionManager):
             apply_admission_cap,
             prefill_end,
         )
-        if apply_admission_cap and self.new_account and self.accounts:
+        if account is not None and self.accounts:
             # The admission gate: beside its own tokens the request must be able to fill what it is
             # promised, and so must everyone admitted before. One that would be alone is let in if
             # its tokens fit.
-            promised = self.new_account(request_id).promised - cdiv(num_tokens, self.block_size)
-            needed += max(promised, 0) + self.promised_pages()
+            more = account.promised - cdiv(num_tokens, self.block_size)
+            needed += max(more, 0) + self.promised_pages()
         return needed
 
     def allocate_new_blocks(

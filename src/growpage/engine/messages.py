@@ -19,7 +19,7 @@ class CompactionPlan:
     """Evict tokens of one request, before the forward pass of the step that carries the plan.
 
     The request's pages are ``kept + source`` now and ``kept + target`` afterwards; the last target
-    page is left empty for the tokens to come.
+    page has room for at least one token to come.
     """
 
     request_id: str
@@ -28,11 +28,11 @@ class CompactionPlan:
     source: tuple[int, ...]
     """Pages that are read."""
     target: tuple[int, ...]
-    """Pages of the request alone, in none of the caches; all but the last are filled."""
+    """Pages of the request alone, unknown to the prefix cache."""
     tokens: int
     """Tokens cached before."""
     survivors: int
-    """Tokens cached afterwards: all of ``kept`` and of ``target`` but the last page."""
+    """Tokens cached afterwards: all of ``kept``, and as much of ``target`` as is needed."""
     prefix: int
     """Leading tokens that are always kept: the whole prompt, or the sinks."""
     position: int

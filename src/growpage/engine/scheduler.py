@@ -1,9 +1,4 @@
-"""The scheduler: vLLM's own, with one pass of capacity decisions before each step.
-
-The pass looks at the running requests whose pages are full, asks the policy, and carries out
-compressions in the page accounting at once; the worker moves the contents before the step's
-forward pass. Growth needs nothing here: vLLM finds that the request needs a page, and takes it.
-"""
+"""The scheduler: vLLM's own, with one pass of capacity decisions before each step."""
 
 from __future__ import annotations
 
@@ -11,25 +6,23 @@ from typing import Any
 
 from vllm.logger import init_logger
 from vllm.utils.math_utils import cdiv
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
-from growpage.budget.demand import Demand
-from growpage.budget.policies import Action, Boundary, Policy, Pool, make_policy
+from growpage.budget.policies import Policy, make_policy
+from growpage.engine.capacity import Candidate, CapacityController
 from growpage.engine.checks import check_engine, config_of
 from growpage.engine.ledger import Ledger
-from growpage.engine.manager import Account, GrowPageManager
+from growpage.engine.manager import GrowPageManager
 from growpage.engine.messages import ATTRIBUTE, CompactionPlan, DemandReport, StepMessage
 
 logger = init_logger(__name__)
-
-MEASURE_LEAD = 1
-"""Tokens before a boundary at which demand is measured: under async scheduling a report arrives one
-step late, and measuring one token early makes it arrive in time."""
 
 
 class BudgetMixin(Scheduler):
@@ -49,21 +42,45 @@ class BudgetMixin(Scheduler):
         self.policy: Policy = make_policy(self.budget_config, managers[0].block_size)
         self.pages: GrowPageManager = managers[0]
         self.ledger = Ledger()
+        self.capacity = CapacityController(
+            self.budget_config, self.policy, self.pages, self.ledger, self.max_model_len
+        )
         self._lost_tokens: dict[str, int] = {}  # computed tokens of preempted requests
+        self._refused: dict[str, str] = {}  # requests to be failed, and why
         if self.policy.compresses:
-            self.pages.new_account = self._new_account
+            self.pages.new_account = lambda name: self.capacity.new_account(self.requests[name])
+        tokens = self.capacity.total_pages * self.pages.block_size
+        # vLLM infers it from what a request may need, and ours need not grow to max_model_len.
+        self.vllm_config.cache_config.kv_cache_size_tokens = tokens
         logger.info(
-            "growpage: policy %s, %d pages of %d tokens",
+            "growpage: policy %s, %d tokens in %d pages of %d",
             self.budget_config.policy,
-            self._total_pages,
+            tokens,
+            self.capacity.total_pages,
             self.pages.block_size,
         )
 
     # ---- vLLM's hooks ------------------------------------------------------------------------
 
+    def add_request(self, request: Request) -> None:
+        """Take in a request; one whose prompt can never fit fails with the next step's outputs."""
+        super().add_request(request)
+        pages = cdiv(request.num_prompt_tokens, self.pages.block_size)
+        if pages > self.capacity.total_pages:
+            why = (
+                f"the prompt has {request.num_prompt_tokens} tokens ({pages} pages), but the whole "
+                f"KV cache holds {self.capacity.total_pages * self.pages.block_size} "
+                f"({self.capacity.total_pages} pages); shorten it, or give the server more KV cache"
+            )
+            logger.error("growpage: request %s is refused: %s", request.request_id, why)
+            self.ledger.refused_prompts += 1
+            self._refused[request.request_id] = why
+
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Decide, let vLLM schedule, and attach what the worker has to do."""
-        plans = self._decide() if self.policy.compresses else []
+        plans = []
+        if self.policy.compresses:
+            plans = self.capacity.decide(self.running, self._candidate())
         planned = {plan.request_id: self.pages.accounts[plan.request_id] for plan in plans}
         output = super().schedule(throttle_prefills)
         # A request that vLLM preempts after all has lost its pages: there is nothing to move.
@@ -83,7 +100,57 @@ class BudgetMixin(Scheduler):
                 account.report = report
             else:
                 self.ledger.stale_reports += 1
-        return super().update_from_output(scheduler_output, model_runner_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        if self._refused:
+            self._fail_refused(outputs)
+        return outputs
+
+    def _fail_refused(self, outputs: dict[int, EngineCoreOutputs]) -> None:
+        for request in self.finish_requests(self._refused, RequestStatus.FINISHED_ERROR):
+            failed = EngineCoreOutput(
+                request_id=request.request_id,
+                new_token_ids=[],
+                finish_reason=request.get_finished_reason(),
+                stop_reason=self._refused[request.request_id],
+            )
+            outputs.setdefault(request.client_index, EngineCoreOutputs()).outputs.append(failed)
+        self._refused.clear()
+
+    def _candidate(self) -> Candidate | None:
+        """The request that vLLM will try to admit next, if one could be admitted at all."""
+        if (
+            not self.policy.shares
+            or not self.waiting
+            or len(self.running) >= self.max_num_running_reqs
+            or self.pause_state is not PauseState.UNPAUSED
+        ):
+            return None
+        request = self.waiting.peek_request()
+        if request.status not in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
+            return None
+        blocks, *_ = self._get_local_prefix_cache_hit(request)
+        held = sum(block.ref_cnt > 0 for block in blocks.blocks[0])
+        return Candidate(request, held, self.kv_cache_manager.watermark_blocks)
+
+    def _get_local_prefix_cache_hit(self, request: Request) -> tuple[KVCacheBlocks, int, int, bool]:
+        """As vLLM's, but no more than a preempted request may hold of its own tokens."""
+        blocks, tokens, boundary, diverged = super()._get_local_prefix_cache_hit(request)
+        limit = self.capacity.hit_limit(request) if self.policy.compresses else None
+        if limit is not None and tokens > limit:
+            blocks = self.kv_cache_manager.truncate_computed_blocks(blocks, limit)
+            tokens = limit
+        return blocks, tokens, boundary, diverged
+
+    def _reserve_prefill_lookahead(
+        self, request: Request, num_computed_tokens: int, num_new_tokens: int
+    ) -> int:
+        """vLLM's last word on a chunk's length; a preempted request's chunks end at its pages."""
+        tokens = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+        if self.policy.compresses and tokens > 1:
+            limit = self.capacity.chunk_limit(request, num_computed_tokens)
+            if limit is not None:
+                return min(tokens, limit)
+        return tokens
 
     def _preempt_request(
         self, request: Request, timestamp: float, drop_stale_output: bool = False
@@ -104,134 +171,6 @@ class BudgetMixin(Scheduler):
         """Pages held now by each request that holds any."""
         return {rid: len(blocks) for rid, blocks in self.pages.req_to_blocks.items() if blocks}
 
-    @property
-    def _total_pages(self) -> int:
-        return self.pages.block_pool.num_gpu_blocks - 1  # the null block is never given out
-
-    # ---- decisions ---------------------------------------------------------------------------
-
-    def _new_account(self, request_id: str) -> Account:
-        """What an admitted request gets: the policy's initial capacity, within ``max_pages``.
-
-        Its promise covers the tokens that it must hold to be admitted at all, and no more than its
-        longest possible length.
-        """
-        request = self.requests[request_id]
-        block = self.pages.block_size
-        capacity = self.policy.initial_pages(request.num_prompt_tokens)
-        if self.budget_config.max_pages is not None:
-            capacity = min(capacity, self.budget_config.max_pages)
-        longest = min(request.num_prompt_tokens + request.max_tokens, self.max_model_len)
-        promised = min(max(capacity, cdiv(request.num_tokens + 1, block)), cdiv(longest, block))
-        return Account(capacity=capacity, promised=promised)
-
-    def _decide(self) -> list[CompactionPlan]:
-        """One pass over the running requests, in scheduling order."""
-        plans: list[CompactionPlan] = []
-        block = self.pages.block_size
-        for request in self.running:
-            account = self.pages.accounts.get(request.request_id)
-            if account is None or not _decodes_one(request):
-                continue  # no account: a streaming session between its inputs
-            held = self.pages.pages(request.request_id)
-            cached = request.num_computed_tokens - account.evicted
-            if held > account.capacity:
-                plan = self._compress(request, account, "over_capacity")
-            elif cached < held * block:
-                continue
-            elif held < account.capacity:
-                if self.pages.block_pool.get_num_free_blocks() > 0:
-                    continue
-                plan = self._compress(request, account, "pool")
-            else:
-                plan = self._at_boundary(request, account, held)
-            if plan is not None:
-                plans.append(plan)
-        return plans
-
-    def _at_boundary(self, request: Request, account: Account, held: int) -> CompactionPlan | None:
-        """Ask the policy about a request that has filled its capacity; a plan if it must shrink."""
-        spare = self._spare_pages()
-        demand = self._fresh_demand(request, account)
-        boundary = Boundary(pages=held, ordinal=account.boundaries, demand=demand)
-        action = self.policy.decide(boundary, Pool(self._total_pages, spare))
-        account.boundaries += 1
-        account.report = None
-        if action is Action.COMPRESS:
-            return self._compress(request, account, "boundary")
-        step = self.policy.pages.step_pages
-        limit = self.budget_config.max_pages
-        if limit is not None and held + step > limit:
-            self.ledger.growths_refused += 1
-            return self._compress(request, account, "max_pages")
-        if spare < 1:
-            self.ledger.growths_refused += 1
-            return self._compress(request, account, "pool")
-        account.capacity += step
-        # The step's first page is as good as taken; the pass must not spend it twice.
-        account.promised = max(account.promised, held + 1)
-        self.ledger.growths += 1
-        return None
-
-    def _compress(self, request: Request, account: Account, reason: str) -> CompactionPlan | None:
-        """Evict down to one step below the capacity; none if there is nothing to evict."""
-        config, sizes = self.budget_config, self.policy.pages
-        block = sizes.block_size
-        request_id = request.request_id
-        held = self.pages.pages(request_id)
-        cached = request.num_computed_tokens - account.evicted
-        full = min(held, account.capacity)
-        survivors = (full - sizes.step_pages) * block
-        prefix = config.sink
-        prompt = request.num_prompt_tokens
-        if config.protect_prompt and account.prompt_whole and prompt + config.recent <= survivors:
-            prefix = max(prompt, config.sink)
-        if survivors < prefix + config.recent:
-            return None
-        first = prefix // block
-        swap = self.pages.swap_pages(
-            request_id,
-            first=first,
-            wanted=survivors // block - first + 1,
-            least=cdiv(max(first * block, config.sink) + config.recent, block) - first + 1,
-            spare=max(self._spare_pages(), 0),
-        )
-        if swap is None:
-            return None
-        survivors = (first + len(swap.target) - 1) * block
-        if survivors < prefix + config.recent:
-            prefix = max(first * block, config.sink)
-        account.prompt_whole &= prefix >= prompt
-        account.evicted += cached - survivors
-        account.promised = min(account.promised, account.capacity)
-        self.ledger.by_reason[reason] += 1
-        self.ledger.evicted_tokens += cached - survivors
-        self.ledger.reclaimed_pages += max(swap.reclaimed, 0)
-        self.ledger.copied_pages += swap.copied
-        return CompactionPlan(
-            request_id=request_id,
-            kept=tuple(b.block_id for b in self.pages.req_to_blocks[request_id][:first]),
-            source=swap.source,
-            target=swap.target,
-            tokens=cached,
-            survivors=survivors,
-            prefix=prefix,
-            position=request.num_computed_tokens,
-        )
-
-    def _spare_pages(self) -> int:
-        """Free pages that nobody has been promised."""
-        return self.pages.block_pool.get_num_free_blocks() - self.pages.promised_pages()
-
-    def _fresh_demand(self, request: Request, account: Account) -> Demand | None:
-        """The measurement made just before this boundary, or none."""
-        report = account.report
-        if report and report.position == request.num_computed_tokens - MEASURE_LEAD:
-            return report.demand
-        if report:
-            self.ledger.stale_reports += 1
-        return None
-
     # ---- messages ----------------------------------------------------------------------------
 
     def _message(self, output: SchedulerOutput, plans: list[CompactionPlan]) -> StepMessage:
@@ -241,34 +180,23 @@ class BudgetMixin(Scheduler):
             return StepMessage()
         evicted: dict[str, int] = {}
         measure: dict[str, int] = {}
-        block = self.pages.block_size
         for request_id in output.num_scheduled_tokens:
             account = accounts[request_id]
             if account.evicted:
                 evicted[request_id] = account.evicted
-            if not self.policy.needs_demand:
-                continue
-            request = self.requests[request_id]
-            cached = request.num_computed_tokens - account.evicted
-            if (
-                cached + MEASURE_LEAD == account.capacity * block
-                and request.num_computed_tokens > request.num_prompt_tokens
-            ):
-                measure[request_id] = request.num_preemptions
+            if self.policy.needs_demand:
+                request = self.requests[request_id]
+                if self.capacity.is_due_for_measurement(request, account):
+                    measure[request_id] = request.num_preemptions
         return StepMessage(plans=tuple(plans), evicted=evicted, measure=measure)
 
     def _count_recomputed(self, output: SchedulerOutput) -> None:
         """Add what resumed requests compute again: all they had, less their prefix-cache hit."""
+        self.ledger.computed_tokens += output.total_num_scheduled_tokens
         cached = output.scheduled_cached_reqs
         for request_id in cached.resumed_req_ids:
             hit = cached.num_computed_tokens[cached.req_ids.index(request_id)]
             self.ledger.recomputed_tokens += max(self._lost_tokens.pop(request_id, 0) - hit, 0)
-
-
-def _decodes_one(request: Request) -> bool:
-    """Whether exactly one token is due: not in prefill, not replaying after a preemption."""
-    due = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
-    return due == 1 and request.num_computed_tokens >= request.num_prompt_tokens
 
 
 class GrowPageScheduler(BudgetMixin, Scheduler):

@@ -7,11 +7,17 @@ only where the plugin is switched on: by our model runner, and by unpickling wha
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry, register_kv_cache_spec
 
+from growpage.budget.policies import make_policy
+from growpage.engine.checks import config_of
 from growpage.engine.manager import GrowPageManager
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 # The registry takes any entry for a sign that the built-in specs are registered: those first.
 KVCacheSpecRegistry._ensure_registered()
@@ -21,6 +27,14 @@ KVCacheSpecRegistry._ensure_registered()
 @dataclass(frozen=True, kw_only=True)
 class GrowPageSpec(FullAttentionSpec):
     """Full attention whose requests hold as many tokens as their budget, not their length."""
+
+    def max_memory_usage_bytes(self, vllm_config: VllmConfig) -> int:
+        """What the pool must hold at least: the smallest capacity, not ``max_model_len`` tokens."""
+        longest = super().max_memory_usage_bytes(vllm_config)
+        policy = make_policy(config_of(vllm_config), self.block_size)
+        if not policy.compresses:
+            return longest
+        return min(longest, policy.least_pages() * self.page_size_bytes)
 
     @classmethod
     def of(cls, spec: FullAttentionSpec) -> GrowPageSpec:

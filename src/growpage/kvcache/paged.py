@@ -104,11 +104,16 @@ def keep_survivors(
     Args:
         cache: the pool.
         layers: the layers that the other arguments speak of.
-        target: ``[m]`` page numbers, to be filled completely.
+        target: ``[m]`` page numbers. What the survivors leave of the last page is overwritten too.
         keys: ``[layers, kv_heads, tokens, dim]``.
         values: as ``keys``.
-        survivors: ``[layers, kv_heads, m * page_tokens]`` ascending token indices.
+        survivors: ``[layers, kv_heads, n]`` ascending token indices, ``n`` at most
+            ``m * page_tokens`` and more than one page less.
     """
+    room = len(target) * cache.page_tokens - survivors.shape[-1]
+    if room:
+        filler = survivors[..., -1:].expand(*survivors.shape[:-1], room)
+        survivors = torch.cat((survivors, filler), dim=-1)
     cache.write(layers, target, _take(keys, survivors), _take(values, survivors))
 
 

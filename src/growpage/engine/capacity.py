@@ -1,0 +1,395 @@
+"""Capacity decisions: one pass over the running requests before each step.
+
+Compressions are carried out in the page accounting at once; the worker moves the contents before
+the step's forward pass. Growth needs nothing here: vLLM finds that a request needs a page, and
+takes it. What the pass sees to is that the page is there, so that nobody is preempted for want of
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from vllm.utils.math_utils import cdiv
+from vllm.v1.request import Request
+
+from growpage.budget.config import BudgetConfig
+from growpage.budget.demand import Demand
+from growpage.budget.policies import Action, Boundary, Policy, Pool
+from growpage.budget.sharing import (
+    GIVER_RULES,
+    Holding,
+    pages_above_floors,
+    pages_to_give,
+)
+from growpage.engine.ledger import Ledger
+from growpage.engine.manager import Account, GrowPageManager
+from growpage.engine.messages import CompactionPlan
+
+MEASURE_LEAD = 1
+"""Tokens before a boundary at which demand is measured: under async scheduling a report arrives one
+step late, and measuring one token early makes it arrive in time."""
+
+REPLAY_STEPS = 4
+"""Capacity steps that a preempted request may exceed its capacity by while it is computed again."""
+
+YOUNG = 64
+"""Decoded tokens below which a predicted loss is not trusted: after a prefill the queries have only
+seen the prompt, so that young requests look cheap (an offline study's finding)."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The next request to be admitted."""
+
+    request: Request
+    hit_pages: int
+    """Pages of its prompt that running requests hold already and share with it."""
+    watermark: int
+    """Pages that vLLM wants to remain free after its admission."""
+
+
+class CapacityController:
+    """Decides for all running requests, and keeps their accounts.
+
+    Args:
+        config: the budget.
+        policy: made from it.
+        pages: the page accounting.
+        ledger: where decisions are counted.
+        max_model_len: the logical length that no request exceeds, in tokens.
+    """
+
+    def __init__(
+        self,
+        config: BudgetConfig,
+        policy: Policy,
+        pages: GrowPageManager,
+        ledger: Ledger,
+        max_model_len: int,
+    ) -> None:
+        self.config = config
+        self.policy = policy
+        self.pages = pages
+        self.ledger = ledger
+        self.max_model_len = max_model_len
+        self.step = policy.pages.step_pages
+        self.block = pages.block_size
+
+    @property
+    def total_pages(self) -> int:
+        """Pages that requests can hold: vLLM's null block is never given out."""
+        return self.pages.block_pool.num_gpu_blocks - 1
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that nobody holds; those that only the prefix cache knows included."""
+        return self.pages.block_pool.get_num_free_blocks()
+
+    @property
+    def spare_pages(self) -> int:
+        """Free pages that nobody has been promised."""
+        return self.free_pages - self.pages.promised_pages()
+
+    # ---- admission ---------------------------------------------------------------------------
+
+    def new_account(self, request: Request) -> Account:
+        """What an admitted request gets: the policy's initial capacity, within ``max_pages``.
+
+        Its promise covers the tokens that it must hold to be admitted at all, and no more than its
+        longest possible length. A preempted request whose tokens exceed its capacity is compressed
+        while they are computed again, so it need not hold them all at any time.
+        """
+        capacity = self.policy.initial_pages(request.num_prompt_tokens)
+        capacity = min(capacity, self.config.max_pages or capacity, self.total_pages)
+        whole = cdiv(request.num_tokens + 1, self.block)
+        replay_pages = None
+        if request.num_output_tokens and whole > capacity:
+            least = max(capacity, cdiv(request.num_prompt_tokens + 1, self.block))
+            replay_pages = min(least + REPLAY_STEPS * self.step, self.total_pages)
+            if self.policy.shares and whole <= self.spare_pages:
+                replay_pages = whole
+            whole = min(whole, replay_pages)
+        longest = cdiv(self._longest(request), self.block)
+        promised = min(max(capacity, whole), longest)
+        return Account(capacity=capacity, promised=promised, replay_pages=replay_pages)
+
+    def chunk_limit(self, request: Request, computed: int) -> int | None:
+        """Tokens that may be computed next; none if nothing speaks against any number.
+
+        Only a request that is computed again after a preemption is limited: by the pages that it
+        may hold meanwhile.
+        """
+        account = self.pages.accounts.get(request.request_id) or self.new_account(request)
+        if account.replay_pages is None:
+            return None
+        return max(account.replay_pages * self.block - (computed - account.evicted), 0)
+
+    def hit_limit(self, request: Request) -> int | None:
+        """Cached tokens that a request may take from the prefix cache; none for any number."""
+        account = self.new_account(request)
+        if account.replay_pages is None or account.replay_pages * self.block > request.num_tokens:
+            return None
+        return max(account.replay_pages - REPLAY_STEPS * self.step, 0) * self.block
+
+    # ---- the pass ----------------------------------------------------------------------------
+
+    def decide(
+        self, running: Sequence[Request], candidate: Candidate | None = None
+    ) -> list[CompactionPlan]:
+        """One pass over the running requests, in scheduling order."""
+        plans: list[CompactionPlan | None] = []
+        settled: list[tuple[Request, Account]] = []
+        for request in running:
+            account = self.pages.accounts.get(request.request_id)
+            if account is None:
+                continue  # a streaming session between its inputs
+            if is_replaying(request):
+                plans.append(self._replay(request, account))
+            elif decodes_one(request) and not self._is_last(request):
+                if account.replay_pages is not None:  # it has caught up
+                    account.replay_pages = None
+                    account.promised = min(account.promised, account.capacity)
+                settled.append((request, account))
+        if self.policy.shares:
+            plans += self._share(settled, candidate)
+        else:
+            plans += [self._decide_one(request, account) for request, account in settled]
+        return [plan for plan in plans if plan is not None]
+
+    def _decide_one(self, request: Request, account: Account) -> CompactionPlan | None:
+        """Let the policy decide for a request by itself."""
+        held = self.pages.pages(request.request_id)
+        if held > account.capacity:
+            return self._shrink(request, account, account.capacity, "over_capacity")
+        if self._cached(request, account) < held * self.block:
+            return None
+        if held < account.capacity:
+            full = self.free_pages == 0
+            return self._shrink(request, account, held, "pool") if full else None
+        return self._at_boundary(request, account, held)
+
+    def _at_boundary(self, request: Request, account: Account, held: int) -> CompactionPlan | None:
+        """Ask the policy about a request that has filled its capacity; a plan if it must shrink."""
+        spare = self.spare_pages
+        demand = self._fresh_demand(request, account)
+        boundary = Boundary(pages=held, ordinal=account.boundaries, demand=demand)
+        action = self.policy.decide(boundary, Pool(self.total_pages, spare))
+        account.boundaries += 1
+        account.report = None
+        if action is Action.COMPRESS:
+            return self._shrink(request, account, held, "boundary")
+        limit = self.config.max_pages
+        if limit is not None and held + self.step > limit:
+            self.ledger.growths_refused += 1
+            return self._shrink(request, account, held, "max_pages")
+        if spare < 1:
+            self.ledger.growths_refused += 1
+            return self._shrink(request, account, held, "pool")
+        account.capacity += self.step
+        # The step's first page is as good as taken; the pass must not spend it twice.
+        account.promised = max(account.promised, held + 1)
+        self.ledger.growths += 1
+        return None
+
+    def _replay(self, request: Request, account: Account) -> CompactionPlan | None:
+        """Make room for the next tokens of a request that is computed again."""
+        limit = account.replay_pages
+        if limit is None or self._cached(request, account) < limit * self.block:
+            return None
+        return self._shrink(request, account, min(account.capacity, limit), "replay")
+
+    # ---- sharing -----------------------------------------------------------------------------
+
+    def _share(
+        self, settled: list[tuple[Request, Account]], candidate: Candidate | None
+    ) -> list[CompactionPlan | None]:
+        """Settle between all requests who gives pages, so that all who need one can take it."""
+        plans: list[CompactionPlan | None] = []
+        most = self.config.max_pages
+        for request, account in settled:
+            held, cached = self.pages.pages(request.request_id), self._cached(request, account)
+            if most is not None and (held > most or cached == most * self.block):
+                plans.append(self._shrink(request, account, most, "max_pages"))
+        given = {plan.request_id for plan in plans if plan is not None}
+        able = [pair for pair in settled if pair[0].request_id not in given]
+
+        for (request, account), pages in zip(able, self._agree(able, candidate), strict=True):
+            if pages:
+                left = self._cached(request, account) - pages * self.block
+                waits = candidate is not None and self._claims(able) <= self.spare_pages
+                reason = "admission" if waits else "pool"
+                plans.append(self._compress(request, account, left, reason))
+
+        # What nobody could give each one saves inside its own pages.
+        claims = self._claims(able)
+        for request, account in able:
+            held = self.pages.pages(request.request_id)
+            if held < account.promised or not self._claims_a_page(request, account):
+                continue
+            plan = None
+            if claims > self.spare_pages:
+                plan = self._shrink(request, account, held, "pool")
+            if plan is None:
+                self.ledger.growths += 1
+            else:
+                plans.append(plan)
+                claims -= 1
+        return plans
+
+    def _agree(self, able: list[tuple[Request, Account]], candidate: Candidate | None) -> list[int]:
+        """Pages that each of the requests gives.
+
+        Down to the floors for a page that somebody needs, for the watermark, and for one who waits
+        if that is enough to admit it. If working sets have outgrown the pool, then for pages that
+        are needed down to what was promised at admission.
+        """
+        rule = GIVER_RULES[self.config.giver]
+        floors = [self._holding(request, account) for request, account in able]
+        needed = self._claims(able) - self.spare_pages
+        wanted = needed + self.config.watermark
+        if candidate is not None:
+            admitted = needed + self._admission_pages(candidate)
+            if admitted <= pages_above_floors(floors, self.block):
+                wanted = max(wanted, admitted)
+        given = pages_to_give(floors, wanted, self.block, rule)
+        if sum(given) >= needed:
+            return given
+        promises = [
+            replace(held, floor=(account.promised - self.step) * self.block)
+            for held, (_, account) in zip(floors, able, strict=True)
+        ]
+        return pages_to_give(promises, needed, self.block, rule, given)
+
+    def _holding(self, request: Request, account: Account) -> Holding:
+        """What the request can give down to its floor."""
+        demand = account.report.demand if account.report else None
+        prompt = request.num_prompt_tokens
+        floor = self.policy.floor_pages(prompt, demand)
+        if self.config.max_pages is not None:
+            floor = min(floor, self.config.max_pages)
+        old = request.num_computed_tokens - prompt >= YOUNG
+        return Holding(
+            tokens=self._cached(request, account),
+            floor=(floor - self.step) * self.block,
+            losses=demand.losses if demand and old else None,
+        )
+
+    def _claims(self, able: list[tuple[Request, Account]]) -> int:
+        """Pages that the requests need for their next token, beyond those they were promised."""
+        return sum(
+            self._claims_a_page(request, account)
+            for request, account in able
+            if self.pages.pages(request.request_id) >= account.promised
+        )
+
+    def _claims_a_page(self, request: Request, account: Account) -> bool:
+        held = self.pages.pages(request.request_id)
+        return self._cached(request, account) == held * self.block
+
+    def _admission_pages(self, candidate: Candidate) -> int:
+        """Pages that a waiting request must find to be admitted."""
+        promised = self.new_account(candidate.request).promised
+        return promised - candidate.hit_pages + candidate.watermark
+
+    # ---- one compression ---------------------------------------------------------------------
+
+    def _shrink(
+        self, request: Request, account: Account, pages: int, reason: str
+    ) -> CompactionPlan | None:
+        """Evict down to one step below ``pages`` full pages."""
+        return self._compress(request, account, (pages - self.step) * self.block, reason)
+
+    def _compress(
+        self, request: Request, account: Account, survivors: int, reason: str
+    ) -> CompactionPlan | None:
+        """Evict down to ``survivors`` tokens; none if that is not possible."""
+        config, block = self.config, self.block
+        request_id = request.request_id
+        cached = self._cached(request, account)
+        prompt = request.num_prompt_tokens
+        whole_prompt = config.protect_prompt and account.prompt_whole and cached >= prompt
+        prefix = config.sink
+        if whole_prompt and prompt + config.recent <= survivors:
+            prefix = max(prompt, config.sink)
+        if not prefix + config.recent <= survivors < cached:
+            return None
+        first = prefix // block
+        swap = self.pages.swap_pages(
+            request_id,
+            first=first,
+            wanted=survivors // block - first + 1,
+            least=cdiv(max(first * block, config.sink) + config.recent, block) - first + 1,
+            spare=max(self.spare_pages, 0),
+        )
+        if swap is None:
+            return None
+        if len(swap.target) < survivors // block - first + 1:
+            survivors = (first + len(swap.target) - 1) * block
+        if survivors < prefix + config.recent:
+            prefix = max(first * block, config.sink)
+        account.prompt_whole &= prefix >= prompt
+        account.evicted += cached - survivors
+        if account.replay_pages is None:
+            account.promised = min(account.promised, account.capacity)
+        self.ledger.by_reason[reason] += 1
+        self.ledger.evicted_tokens += cached - survivors
+        self.ledger.reclaimed_pages += max(swap.reclaimed, 0)
+        self.ledger.copied_pages += swap.copied
+        return CompactionPlan(
+            request_id=request_id,
+            kept=tuple(b.block_id for b in self.pages.req_to_blocks[request_id][:first]),
+            source=swap.source,
+            target=swap.target,
+            tokens=cached,
+            survivors=survivors,
+            prefix=prefix,
+            position=request.num_computed_tokens,
+        )
+
+    # ---- facts about a request ---------------------------------------------------------------
+
+    def _cached(self, request: Request, account: Account) -> int:
+        return request.num_computed_tokens - account.evicted
+
+    def _longest(self, request: Request) -> int:
+        return min(request.num_prompt_tokens + request.max_tokens, self.max_model_len)
+
+    def _is_last(self, request: Request) -> bool:
+        """Whether the token that is due now, if any, is never computed: it ends the request."""
+        return request.num_computed_tokens >= self._longest(request) - 1
+
+    def _fresh_demand(self, request: Request, account: Account) -> Demand | None:
+        """The measurement made just before this boundary, or none."""
+        report = account.report
+        if report and report.position == request.num_computed_tokens - MEASURE_LEAD:
+            return report.demand
+        if report:
+            self.ledger.stale_reports += 1
+        return None
+
+    def is_due_for_measurement(self, request: Request, account: Account) -> bool:
+        """Whether the step that computed the request's last token is to measure its demand."""
+        pages = account.capacity
+        if self.policy.shares:
+            pages = self.pages.pages(request.request_id)
+        return (
+            self._cached(request, account) + MEASURE_LEAD == pages * self.block
+            and request.num_computed_tokens > request.num_prompt_tokens
+            and not is_replaying(request)
+        )
+
+
+def decodes_one(request: Request) -> bool:
+    """Whether exactly one token is due: not in prefill, not replaying after a preemption."""
+    return _due(request) == 1 and request.num_computed_tokens >= request.num_prompt_tokens
+
+
+def is_replaying(request: Request) -> bool:
+    """Whether tokens that were generated before a preemption are still to be computed again."""
+    return request.num_output_tokens > 0 and _due(request) > 1
+
+
+def _due(request: Request) -> int:
+    return request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
