@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +57,25 @@ class Engine:
                     outputs[output.request_id] = list(output.outputs[0].token_ids)
             if watch:
                 watch()
-        assert self.pool.get_num_free_blocks() == self.pool.num_gpu_blocks - 1, "pages leaked"
+        self.assert_pool_is_whole()
         return [outputs[name] for name in names]
+
+    def assert_pool_is_whole(self) -> None:
+        """No page is held by anybody."""
+        assert self.pool.get_num_free_blocks() == self.pool.num_gpu_blocks - 1, "pages leaked"
+
+    @contextmanager
+    def two_batches_in_flight(self) -> Iterator[None]:
+        """Drive the engine as asynchronous scheduling does, which the CPU platform switches off:
+        a step is scheduled and run before the results of the one before are looked at."""
+        core = self.core
+        before = core.batch_queue, core.batch_queue_size, core.step_fn
+        core.batch_queue, core.batch_queue_size = deque(maxlen=2), 2
+        core.step_fn = core.step_with_batch_queue
+        try:
+            yield
+        finally:
+            core.batch_queue, core.batch_queue_size, core.step_fn = before
 
     def add(self, name: str, prompt: Prompt, sampling: Any) -> None:
         """Submit one request."""

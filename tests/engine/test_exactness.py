@@ -49,9 +49,12 @@ class Observer:
 
     def wrote(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         begin = 0
-        for request, tokens in zip(
-            self.runner._rows.request_ids, self.runner._rows.tokens.tolist(), strict=True
+        rows = self.runner._rows
+        for request, start, tokens in zip(
+            rows.request_ids, rows.start.tolist(), rows.tokens.tolist(), strict=True
         ):
+            if start == 0 and layer == 0:  # its first step, or the first after a preemption
+                self.written.pop(request, None)
             history = self.written.setdefault(request, [[] for _ in self.layers])
             pair = torch.stack((key[begin : begin + tokens], value[begin : begin + tokens]))
             history[layer].append(pair.clone())
@@ -101,19 +104,22 @@ class Observer:
             rows.request_ids, rows.start.tolist(), rows.tokens.tolist(), strict=True
         ):
             evicted = self.runner._message.evicted.get(request, 0)
-            if tokens == 1 and evicted:
+            if evicted:
                 pages = torch.tensor(self.runner.requests[request].block_ids[0])
-                held = start + 1 - evicted
+                held = start + tokens - evicted
                 assert len(pages) == -(-held // PAGE)
                 one = slice(layer, layer + 1)
                 keys = self.cache.keys(one, pages)[0, :, :held].float()
                 values = self.cache.values(one, pages)[0, :, :held].float()
-                grouped = query[begin].float().view(len(keys), -1, query.shape[-1])
-                weights = torch.softmax(grouped @ keys.transpose(1, 2) * scale, dim=-1)
-                expected = (weights @ values).flatten()
-                error = (expected - output[begin].float().flatten()).abs().max()
+                rows_of = slice(begin, begin + tokens)
+                grouped = query[rows_of].float().view(tokens, len(keys), -1, query.shape[-1])
+                logits = torch.einsum("tkgd,khd->tkgh", grouped, keys) * scale
+                later = torch.arange(held) > torch.arange(held - tokens, held).view(-1, 1, 1, 1)
+                weights = torch.softmax(logits.masked_fill(later, -torch.inf), dim=-1)
+                expected = torch.einsum("tkgh,khd->tkgd", weights, values).flatten(1)
+                error = (expected - output[rows_of].float().flatten(1)).abs().max()
                 self.worst = max(self.worst, (error / expected.abs().max()).item())
-                self.rows += 1
+                self.rows += tokens
             begin += tokens
 
 

@@ -36,7 +36,7 @@ def tiny_llama(
                 vocab_size=256,
                 hidden_size=heads * 32,
                 intermediate_size=256,
-                max_position_embeddings=2048,
+                max_position_embeddings=8192,
                 # Large enough that attention is not uniform.
                 initializer_range=0.3,
                 bos_token_id=None,

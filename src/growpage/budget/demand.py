@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -31,6 +32,11 @@ class Demand:
     def delta(self) -> float:
         """``D_p(short) - D_p(long)``: positive when attention has recently become wider."""
         return self.short - self.long
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it can be decided by; if not, the keys or queries were not finite."""
+        return all(map(isfinite, (self.short, self.long, *self.losses)))
 
 
 def working_set_sums(summaries: Tensor, keys: Tensor, scale: float, mass: float) -> Tensor:

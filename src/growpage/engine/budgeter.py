@@ -28,6 +28,10 @@ LOSS_PAGES = 4
 """Smaller capacities, one page apart, for which a loss is predicted."""
 
 
+class PlanError(RuntimeError):
+    """A compression cannot be carried out; names the request."""
+
+
 @dataclass(frozen=True)
 class AttentionShape:
     """What all layers have in common."""
@@ -181,7 +185,26 @@ class Budgeter:
         return DemandReport(epoch, position, Demand(short, long, cached, tuple(losses)))
 
     def compact(self, plan: CompactionPlan, local_quota: int) -> None:
-        """Choose the survivors of ``plan`` and move them to their pages."""
+        """Choose the survivors of ``plan`` and move them to their pages.
+
+        Raises:
+            PlanError: there is no such request, or something went wrong. Pages may be half written
+                then, so the engine must not go on.
+        """
+        if plan.request_id not in self._slots:
+            raise PlanError(
+                f"growpage was to compress request {plan.request_id}, which this worker does not "
+                "know; scheduler and worker disagree, and the engine cannot go on"
+            )
+        try:
+            self._compact(plan, local_quota)
+        except Exception as error:
+            raise PlanError(
+                f"growpage could not compress request {plan.request_id} from {plan.tokens} to "
+                f"{plan.survivors} tokens: {type(error).__name__}: {error}"
+            ) from error
+
+    def _compact(self, plan: CompactionPlan, local_quota: int) -> None:
         assert self.cache is not None
         slot = self._slots[plan.request_id]
         table = torch.tensor((*plan.kept, *plan.source), device=self.device)

@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from growpage.budget.config import BudgetConfig
+from growpage.budget.errors import ConfigError
+from growpage.budget.policies import make_policy
 from growpage.engine.kwargs import CONFIG_KEY
 
 if TYPE_CHECKING:
@@ -52,6 +54,27 @@ def check_engine(vllm_config: VllmConfig) -> None:
     for refused in _refusals(vllm_config):
         raise UnsupportedError(refused)
     config_of(vllm_config).for_block_size(vllm_config.cache_config.block_size)
+
+
+def check_pool(pages: int, vllm_config: VllmConfig) -> None:
+    """Refuse a pool of ``pages`` pages that cannot hold the smallest capacity of a request.
+
+    Raises:
+        ConfigError: with the numbers.
+    """
+    config = config_of(vllm_config)
+    block = vllm_config.cache_config.block_size
+    policy = make_policy(config, block)
+    longest = -(-vllm_config.model_config.max_model_len // block)
+    least = min(policy.least_pages(), longest)
+    usable = pages - 1  # vLLM keeps one for itself
+    if policy.compresses and usable < least:
+        setting = "budget" if config.policy == "fixed" else "min_pages"
+        raise ConfigError(
+            f"the KV cache has room for {max(usable, 0)} pages of {block} tokens, but {setting} "
+            f"asks for {least}; lower {setting}, or give the server more KV cache "
+            "(--kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE)"
+        )
 
 
 def check_vllm() -> None:

@@ -46,7 +46,7 @@ class BudgetMixin(Scheduler):
             self.budget_config, self.policy, self.pages, self.ledger, self.max_model_len
         )
         self._lost_tokens: dict[str, int] = {}  # computed tokens of preempted requests
-        self._refused: dict[str, str] = {}  # requests to be failed, and why
+        self._failed: dict[str, str] = {}  # requests that end with an error, and why
         if self.policy.compresses:
             self.pages.new_account = lambda name: self.capacity.new_account(self.requests[name])
         tokens = self.capacity.total_pages * self.pages.block_size
@@ -67,14 +67,14 @@ class BudgetMixin(Scheduler):
         super().add_request(request)
         pages = cdiv(request.num_prompt_tokens, self.pages.block_size)
         if pages > self.capacity.total_pages:
-            why = (
+            self.ledger.refused_prompts += 1
+            self._fail(
+                request.request_id,
                 f"the prompt has {request.num_prompt_tokens} tokens ({pages} pages), but the whole "
                 f"KV cache holds {self.capacity.total_pages * self.pages.block_size} "
-                f"({self.capacity.total_pages} pages); shorten it, or give the server more KV cache"
+                f"({self.capacity.total_pages} pages); shorten it, or give the server more KV "
+                "cache",
             )
-            logger.error("growpage: request %s is refused: %s", request.request_id, why)
-            self.ledger.refused_prompts += 1
-            self._refused[request.request_id] = why
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Decide, let vLLM schedule, and attach what the worker has to do."""
@@ -95,26 +95,41 @@ class BudgetMixin(Scheduler):
         """Take in the demand reports, then let vLLM take in the tokens."""
         reports: dict[str, DemandReport] = getattr(model_runner_output, ATTRIBUTE, {})
         for request_id, report in reports.items():
-            account = self.pages.accounts.get(request_id)
-            if account and report.epoch == self.requests[request_id].num_preemptions:
-                account.report = report
-            else:
-                self.ledger.stale_reports += 1
+            self._take_report(request_id, report)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        if self._refused:
-            self._fail_refused(outputs)
+        if self._failed:
+            self._send_failures(outputs)
         return outputs
 
-    def _fail_refused(self, outputs: dict[int, EngineCoreOutputs]) -> None:
-        for request in self.finish_requests(self._refused, RequestStatus.FINISHED_ERROR):
+    def _take_report(self, request_id: str, report: DemandReport) -> None:
+        """Note a measurement; a stale one is ignored, and one that is not finite is an error."""
+        account = self.pages.accounts.get(request_id)
+        if account is None or report.epoch != self.requests[request_id].num_preemptions:
+            self.ledger.stale_reports += 1
+        elif report.demand.is_finite:
+            account.report = report
+        else:
+            self._fail(
+                request_id,
+                f"its attention cannot be measured at position {report.position} "
+                f"({report.demand}): its keys or queries are not finite",
+            )
+
+    def _fail(self, request_id: str, why: str) -> None:
+        """End the request with an error, with the next outputs."""
+        logger.error("growpage: request %s fails: %s", request_id, why)
+        self._failed[request_id] = why
+
+    def _send_failures(self, outputs: dict[int, EngineCoreOutputs]) -> None:
+        for request in self.finish_requests(self._failed, RequestStatus.FINISHED_ERROR):
             failed = EngineCoreOutput(
                 request_id=request.request_id,
                 new_token_ids=[],
                 finish_reason=request.get_finished_reason(),
-                stop_reason=self._refused[request.request_id],
+                stop_reason=self._failed[request.request_id],
             )
             outputs.setdefault(request.client_index, EngineCoreOutputs()).outputs.append(failed)
-        self._refused.clear()
+        self._failed.clear()
 
     def _candidate(self) -> Candidate | None:
         """The request that vLLM will try to admit next, if one could be admitted at all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from growpage.engine.checks import check_engine
+from growpage.engine.checks import check_engine, check_pool
 from growpage.engine.runner import GrowPageCPUModelRunner
 
 
@@ -17,3 +17,14 @@ class GrowPageCPUWorker(CPUWorker):
         super().init_device()
         # CPUWorker builds its runner by name; ours takes its place before anything is loaded.
         self.model_runner = GrowPageCPUModelRunner(self.vllm_config, self.device)
+
+    def determine_available_memory(self) -> int:
+        """The bytes for the KV cache, once it is sure that the smallest capacity fits in them.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        available: int = super().determine_available_memory()
+        specs = self.get_kv_cache_spec().values()
+        check_pool(available // sum(spec.page_size_bytes for spec in specs), self.vllm_config)
+        return available
