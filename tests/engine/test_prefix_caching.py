@@ -131,3 +131,44 @@ def test_a_pool_without_a_free_page(start_engine: StartEngine) -> None:
     assert engine.scheduler.ledger.preemptions == 0
     assert plans
     assert engine.scheduler.ledger.copied_pages > 0
+
+
+def cached_tokens(engine: Engine, prompt: list[int], tokens: int) -> tuple[list[int], int]:
+    """The answer, and how much of the prompt was found in the prefix cache."""
+    from vllm import SamplingParams
+
+    (output,) = engine.llm.generate(
+        [{"prompt_token_ids": prompt}],
+        SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True),
+        use_tqdm=False,
+    )
+    return list(output.outputs[0].token_ids), output.num_cached_tokens
+
+
+def test_a_prompt_stays_hittable_after_the_request_that_compressed_it(budgeted: Engine) -> None:
+    assert budgeted.scheduler.kv_cache_manager.reset_prefix_cache()
+    before = budgeted.scheduler.ledger.compressions
+    assert cached_tokens(budgeted, LONG, 250)[1] == 0
+    assert budgeted.scheduler.ledger.compressions > before
+    assert cached_tokens(budgeted, LONG, 5)[1] == len(PREFIX)
+
+
+def test_a_chat_of_several_turns(budgeted: Engine, full: Engine) -> None:
+    """Each turn repeats all that was said. What was computed before the first compression is
+    found again; what came later is not registered, and is computed anew."""
+    hits: dict[str, list[int]] = {}
+    for name, engine in (("full", full), ("budgeted", budgeted)):
+        assert engine.scheduler.kv_cache_manager.reset_prefix_cache()
+        said = prompt_of(40, seed=4)
+        hits[name] = []
+        for turn in range(4):
+            answer, hit = cached_tokens(engine, said, 70)
+            assert len(answer) == 70
+            hits[name].append(hit)
+            said = [*said, *answer, *prompt_of(20, seed=5 + turn)]
+        engine.assert_pool_is_whole()
+    assert hits["full"] == [0, 96, 192, 288]
+    assert hits["budgeted"][:2] == hits["full"][:2]
+    assert all(hit <= limit for hit, limit in zip(hits["budgeted"], hits["full"], strict=True))
+    assert hits["budgeted"][2] == 192, "the second turn ends at 199 tokens, the budget is 192"
+    assert hits["budgeted"][3] >= 192
