@@ -46,23 +46,25 @@ def start_engine(tmp_path_factory: pytest.TempPathFactory) -> StartEngine:
                 **({} if budget is None else growpage.engine_kwargs(**budget)),
                 **settings,
             }
-            started[key] = Engine(
-                LLM(
-                    str(folder),
-                    dtype=dtype,
-                    block_size=PAGE,
-                    # vLLM keeps one page for itself.
-                    kv_cache_memory_bytes=_page_bytes(folder, dtype, settings) * (pages + 1),
-                    **settings,
-                )
+            llm = LLM(
+                str(folder),
+                dtype=dtype,
+                block_size=PAGE,
+                # vLLM keeps one page for itself.
+                kv_cache_memory_bytes=_page_bytes(folder, dtype, settings) * (pages + 1),
+                **settings,
             )
+            # The process ends with the session. vLLM's shutdown would walk the whole heap several
+            # times for each engine, which takes longer than the tests.
+            llm.llm_engine.engine_core._finalizer.detach()
+            started[key] = Engine(llm)
         return started[key]
 
     return start
 
 
 def _page_bytes(folder: Path, dtype: str, settings: dict[str, Any]) -> int:
-    """The size of a page of all layers."""
+    """The size of a page of all layers, on each worker."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(folder)
@@ -72,4 +74,6 @@ def _page_bytes(folder: Path, dtype: str, settings: dict[str, Any]) -> int:
     head_size = getattr(config, "head_dim", None) or (
         config.hidden_size // config.num_attention_heads
     )
-    return config.num_hidden_layers * config.num_key_value_heads * PAGE * 2 * head_size * width
+    kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    kv_heads = max(kv_heads // settings.get("tensor_parallel_size", 1), 1)
+    return config.num_hidden_layers * kv_heads * PAGE * 2 * head_size * width

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from vllm.config import get_current_vllm_config_or_none
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl
 
 from growpage.engine.checks import config_of_or_none
-from growpage.engine.tap import QueryTap
+from growpage.engine.tap import Tap
 
 
 class GrowPageCPUImpl(CPUAttentionBackendImpl):
     """CPU attention that copies the queries worth remembering before it runs."""
 
-    tap: QueryTap | None = None
+    tap: Tap | None = None
 
-    def forward(self, layer: Any, query: Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def forward(
+        self,
+        layer: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: Any,
+        output: Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
         """As vLLM's; ``query`` is ``[tokens, heads, dim]``, after RoPE."""
         if self.tap is not None:
             self.tap.record(query)
-        return super().forward(layer, query, *args, **kwargs)
+        if attn_metadata is None:
+            # No batch: a warm-up or a probe. vLLM's would leave what memory held before.
+            return output.zero_()
+        return super().forward(
+            layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs
+        )
 
 
 class GrowPageCPUBackend(CPUAttentionBackend):

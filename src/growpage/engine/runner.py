@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from vllm.config import get_layers_from_vllm_config
+from vllm.forward_context import set_forward_context
 from vllm.logger import init_logger
 from vllm.model_executor.layers.attention import Attention
 from vllm.sequence import IntermediateTensors
@@ -26,7 +27,9 @@ from growpage.engine.budgeter import AttentionShape, Budgeter, StepRows, needs_s
 from growpage.engine.checks import REMEDY, UnsupportedError, config_of
 from growpage.engine.cpu_layout import cpu_page_layout
 from growpage.engine.messages import ATTRIBUTE, CompactionPlan, DemandReport, StepMessage
+from growpage.engine.rotation import find_rotary, prove_rotary
 from growpage.engine.spec import GrowPageSpec
+from growpage.engine.tap import Probe
 from growpage.kvcache.paged import PagedCache, stack_layers
 
 logger = init_logger(__name__)
@@ -53,7 +56,7 @@ class GrowPageCPUModelRunner(CPUModelRunner):
         self.budgeter = Budgeter(
             config,
             AttentionShape(len(self._layers), first.num_heads, first.head_size, first.impl.scale),
-            _rotary(self.model, self._layers) if needs_summaries(config) else None,
+            self._rotary() if needs_summaries(config) else None,
             self.max_num_reqs,
             dtype=self.dtype,
             device=self.device,
@@ -86,6 +89,29 @@ class GrowPageCPUModelRunner(CPUModelRunner):
         self.budgeter.cache = PagedCache(cache.view(*cache.shape[:3], 2, block * dim), layout, dim)
         self._local_quota = self._budget_config.for_block_size(block).local_quota
         logger.info("growpage: page layout %s, %d tokens a page", layout.name, block)
+
+    def _rotary(self) -> Rotary:
+        """How the model rotates its queries, tried on the model itself."""
+        rotary = find_rotary(self.model, self._layers)
+        # A query is rounded once after its rotation; the rest is deterministic.
+        tolerance = max(4 * torch.finfo(self.dtype).eps, 1e-4)
+        prove_rotary(rotary, self._queries_at, self.max_model_len, tolerance)
+        return rotary
+
+    @torch.inference_mode()
+    def _queries_at(self, position: int) -> Tensor:
+        """Every layer's query ``[layers, heads, dim]`` for a token at ``position``, all alone."""
+        probes = [Probe() for _ in self._layers]
+        for probe, layer in zip(probes, self._layers.values(), strict=True):
+            layer.impl.tap = probe
+        with set_forward_context(None, self.vllm_config, num_tokens=1, skip_compiled=True):
+            self.model(
+                input_ids=torch.ones(1, dtype=torch.int32, device=self.device),
+                positions=torch.tensor([position], device=self.device),
+            )
+        for layer in self._layers.values():
+            layer.impl.tap = None
+        return torch.stack([probe.query for probe in probes])
 
     # ---- a step ------------------------------------------------------------------------------
 
@@ -237,31 +263,3 @@ def _attention_layers(runner: CPUModelRunner) -> dict[str, Any]:
         if impl.kv_sharing_target_layer_name is not None:
             raise UnsupportedError(f"layer {name} shares another layer's cache; {REMEDY}")
     return dict(layers)
-
-
-def _rotary(model: torch.nn.Module, layers: dict[str, Any]) -> Rotary:
-    """The rotation that all layers apply to their queries.
-
-    Raises:
-        UnsupportedError: a layer has none that can be found, or they differ.
-    """
-    modules = dict(model.named_modules())
-    owners = {name.rpartition(".")[0] for name in layers}
-    found = [getattr(modules.get(owner), "rotary_emb", None) for owner in owners]
-    tables: list[Tensor | None] = [getattr(rotary, "cos_sin_cache", None) for rotary in found]
-    styles = {getattr(rotary, "is_neox_style", None) for rotary in found}
-    first = tables[0]
-    if (
-        first is None
-        or None in styles
-        or any(
-            table is not first and (table is None or not torch.equal(table, first))
-            for table in tables
-        )
-    ):
-        raise UnsupportedError(
-            "growpage cannot tell how this model's layers rotate their queries, which the policy "
-            "'growpage' and the score 'summary' need; use --growpage-policy fixed and "
-            "--growpage-score window"
-        )
-    return Rotary(first, neox=bool(styles.pop()))

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
+import torch
 from torch import Tensor
+
+
+class Tap(Protocol):
+    """Sees the queries of one layer."""
+
+    def record(self, query: Tensor) -> None:
+        """Look at the step's ``query [tokens, heads, dim]``, after RoPE."""
+
+
+@dataclass
+class Probe:
+    """Keeps the query of one token, to try the model's rotation on."""
+
+    query: Tensor = field(default_factory=lambda: torch.empty(0))
+    """``[heads, dim]``."""
+
+    def record(self, query: Tensor) -> None:
+        """Keep the first token's query."""
+        self.query = query[0].clone()
 
 
 @dataclass
