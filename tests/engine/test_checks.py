@@ -85,6 +85,7 @@ def engine_config(**changes: Any) -> Any:
 
 def test_a_supported_engine_passes() -> None:
     check_engine(engine_config())
+    check_engine(engine_config(tensor_parallel_size=2))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,6 @@ def test_a_supported_engine_passes() -> None:
         ({"is_multimodal_model": True}, "tiny is a multimodal model"),
         ({"attn_logit_softcapping": 50.0}, "tiny caps its attention logits"),
         ({"attention_chunk_size": 8192}, "tiny uses chunked local attention"),
-        ({"tensor_parallel_size": 2}, "--tensor-parallel-size 2 is not supported yet"),
         ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size 2 is not supported yet"),
         ({"data_parallel_size": 4}, "--data-parallel-size 4 is not supported yet"),
         ({"decode_context_parallel_size": 2}, "--decode-context-parallel-size 2"),

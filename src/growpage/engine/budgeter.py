@@ -21,6 +21,7 @@ from growpage.budget.scores import SCORES, CacheView
 from growpage.budget.selection import select_survivors
 from growpage.budget.summaries import QuerySummaries, QueryWindow
 from growpage.engine.messages import CompactionPlan, DemandReport
+from growpage.engine.parallel import TensorParallel
 from growpage.engine.tap import CaptureStep, QueryTap
 from growpage.kvcache.paged import PagedCache, keep_survivors
 
@@ -38,6 +39,7 @@ class AttentionShape:
 
     layers: int
     query_heads: int
+    """Of this worker, as everything here."""
     head_size: int
     scale: float
 
@@ -70,6 +72,7 @@ class Budgeter:
         max_requests: slots, one for each request that runs.
         dtype: of the queries.
         device: where the queries are.
+        workers: those that hold the model's other heads.
     """
 
     def __init__(
@@ -81,8 +84,10 @@ class Budgeter:
         *,
         dtype: torch.dtype,
         device: torch.device,
+        workers: TensorParallel,
     ) -> None:
         self.config = config
+        self.workers = workers
         self.shape = shape
         self.rotary = rotary
         self.device = device
@@ -181,7 +186,9 @@ class Budgeter:
             sums[:2] += working_set_sums(seen, keys, self.shape.scale, self.config.mass)
             if capacities:
                 sums[2:] += lost_mass_sums(seen, keys, self.shape.scale, capacities)
-        short, long, *losses = (sums / (self.shape.layers * self.shape.query_heads)).tolist()
+        # Every query head is on one worker, also where KV heads are replicated.
+        heads = self.shape.layers * self.shape.query_heads * self.workers.size
+        short, long, *losses = (self.workers.total(sums) / heads).tolist()
         return DemandReport(epoch, position, Demand(short, long, cached, tuple(losses)))
 
     def compact(self, plan: CompactionPlan, local_quota: int) -> None:

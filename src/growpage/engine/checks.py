@@ -195,7 +195,6 @@ def _refusals(vllm_config: VllmConfig) -> Iterator[str]:
         yield "Model Runner V2 is not supported yet; set VLLM_USE_V2_MODEL_RUNNER=0"
     yield from (f"{what}; {REMEDY}" for what in _unsupported_model(model))
     for flag, size in (
-        ("--tensor-parallel-size", parallel.tensor_parallel_size),
         ("--pipeline-parallel-size", parallel.pipeline_parallel_size),
         ("--data-parallel-size", parallel.data_parallel_size),
         ("--decode-context-parallel-size", parallel.decode_context_parallel_size),

@@ -27,6 +27,7 @@ from growpage.engine.budgeter import AttentionShape, Budgeter, StepRows, needs_s
 from growpage.engine.checks import REMEDY, UnsupportedError, config_of
 from growpage.engine.cpu_layout import cpu_page_layout
 from growpage.engine.messages import ATTRIBUTE, CompactionPlan, DemandReport, StepMessage
+from growpage.engine.parallel import TensorParallel
 from growpage.engine.rotation import find_rotary, prove_rotary
 from growpage.engine.spec import GrowPageSpec
 from growpage.engine.tap import Probe
@@ -60,6 +61,7 @@ class GrowPageCPUModelRunner(CPUModelRunner):
             self.max_num_reqs,
             dtype=self.dtype,
             device=self.device,
+            workers=TensorParallel.of_vllm(),
         )
         for index, layer in enumerate(self._layers.values()):
             layer.impl.tap = self.budgeter.tap(index)

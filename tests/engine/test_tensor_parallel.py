@@ -1,0 +1,145 @@
+"""Two tensor-parallel workers over gloo: the same decisions, from the demand of all heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from growpage.engine.messages import DemandReport
+from tests.engine.engines import Engine, StartEngine
+from tests.engine.tiny_models import tiny_llama
+
+pytestmark = pytest.mark.engine
+
+PROMPTS = [[(7 * n + t) % 250 for t in range(20 + 20 * n)] for n in range(3)]
+TOKENS = 130
+BUDGET = {
+    "policy": "growpage",
+    "score": "summary",
+    "min_pages": 3,
+    "max_pages": 5,
+    "warmup": 8,
+    "tau": -25.0,
+}
+LAYERS, HEADS = 2, 4
+
+
+# ---- in the workers ------------------------------------------------------------------------------
+
+
+def watch(worker: Any) -> None:
+    """Note what the worker's budgeter measures and compacts, and its own share of the sums."""
+    budgeter = worker.model_runner.budgeter
+    worker.noted = {"sums": [], "reports": [], "plans": []}
+    workers, measure, compact = budgeter.workers, budgeter.measure, budgeter.compact
+
+    class Noting:
+        size = workers.size
+
+        def total(self, sums: Any) -> Any:
+            worker.noted["sums"].append(sums.tolist())
+            return workers.total(sums)
+
+    def measured(request_id: str, *args: Any) -> Any:
+        report = measure(request_id, *args)
+        worker.noted["reports"].append(report)
+        return report
+
+    def compacted(plan: Any, *args: Any) -> None:
+        taken_in = int(budgeter.summaries.count[budgeter._slots[plan.request_id]])
+        worker.noted["plans"].append((plan, taken_in))
+        compact(plan, *args)
+
+    budgeter.workers, budgeter.measure, budgeter.compact = Noting(), measured, compacted
+
+
+def noted(worker: Any) -> dict[str, list[Any]]:
+    return dict(worker.noted)
+
+
+def heads(worker: Any) -> tuple[int, int]:
+    budgeter = worker.model_runner.budgeter
+    return budgeter.shape.query_heads, budgeter.cache.kv_heads
+
+
+# ---- the tests -----------------------------------------------------------------------------------
+
+
+def start(
+    start_engine: StartEngine,
+    folders: pytest.TempPathFactory,
+    budget: dict[str, Any] | None,
+    kv_heads: int,
+    workers: int,
+) -> Engine:
+    backend = {} if workers == 1 else {"distributed_executor_backend": "mp"}
+    model = tiny_llama(folders, layers=LAYERS, heads=HEADS, kv_heads=kv_heads)
+    return start_engine(
+        budget, model=model, dtype="float32", pages=40, tensor_parallel_size=workers, **backend
+    )
+
+
+@pytest.fixture(params=[2, 1], ids=["own KV heads", "replicated KV head"])
+def engines(
+    start_engine: StartEngine,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[tuple[Engine, Engine, Engine]]:
+    """The same model on plain vLLM, on one worker, and on two."""
+    # By itself vLLM binds each worker to a NUMA node of its own, and may find only one.
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    plain = start(start_engine, tmp_path_factory, None, request.param, 1)
+    one = start(start_engine, tmp_path_factory, BUDGET, request.param, 1)
+    two = start(start_engine, tmp_path_factory, BUDGET, request.param, 2)
+    yield plain, one, two
+    two.core.model_executor.shutdown()
+
+
+def test_two_workers_decide_alike(engines: tuple[Engine, Engine, Engine]) -> None:
+    plain, one, two = engines
+    assert two.llm.collective_rpc(heads) == [(HEADS // 2, 1)] * 2
+
+    # The budget is not full yet.
+    assert two.generate(PROMPTS, 36) == plain.generate(PROMPTS, 36)
+
+    for engine in (one, two):
+        engine.llm.collective_rpc(watch)
+    before = two.scheduler.ledger.compressions
+    tokens = two.generate(PROMPTS, TOKENS)
+    assert two.scheduler.ledger.compressions > before
+    assert two.scheduler.ledger.growths > 0
+    first, second = two.llm.collective_rpc(noted)
+    assert first["plans"] == second["plans"]
+    assert first["reports"] == second["reports"]
+    # What is equal is a total: either worker's own heads say something else.
+    assert first["sums"] != second["sums"]
+    assert len(first["sums"]) == len(first["reports"]) > 0
+    for report, own, other in zip(first["reports"], first["sums"], second["sums"], strict=True):
+        total = [a + b for a, b in zip(own, other, strict=True)]
+        assert report == DemandReport(
+            report.epoch, report.position, with_sums(report.demand, total)
+        )
+
+    # One worker measures the same model, and decides as two with KV heads of their own do. Of a
+    # replicated one, each worker keeps what its own query heads attend to.
+    alone_tokens = one.generate(PROMPTS, TOKENS)
+    (alone,) = one.llm.collective_rpc(noted)
+    assert demand(alone["reports"][0]) == pytest.approx(demand(first["reports"][0]), rel=1e-3)
+    if one.llm.collective_rpc(heads) == [(HEADS, 2)]:
+        assert alone_tokens == tokens
+        assert [demand(report) for report in alone["reports"]] == [
+            pytest.approx(demand(report), rel=1e-2) for report in first["reports"]
+        ]
+        assert len(alone["plans"]) == len(first["plans"])
+
+
+def demand(report: DemandReport) -> tuple[float, float]:
+    return report.demand.short, report.demand.long
+
+
+def with_sums(demand: Any, total: list[int]) -> Any:
+    short, long = (value / (LAYERS * HEADS) for value in total)
+    return type(demand)(short=pytest.approx(short), long=pytest.approx(long), cached=demand.cached)
