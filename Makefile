@@ -23,7 +23,7 @@ hash = $(shell { echo '$(CURDIR)'; cat $(1); } | sha256sum | cut -c1-16)
 DEPENDENCIES := $(VENV)/.dependencies-$(call hash,$(LOCK))
 PROJECT := $(VENV)/.project-$(call hash,pyproject.toml src/growpage/_version.py)
 
-.PHONY: help setup demo test lint format lock clean
+.PHONY: help setup demo test lint format lock seams clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -144,3 +144,15 @@ lock: ## Remake requirements/cpu.lock from requirements/cpu.in
 	compile || compile --extra-index-url $(TORCH_INDEX) --index-strategy unsafe-best-match
 	{ printf '%s\n\n' "$$LOCK_HEADER"; sed 's/^#.*//; /^$$/d' "$$scratch/cpu.lock"; } > $(LOCK)
 	echo "Wrote $(LOCK); install it with make setup"
+
+# -- vLLM's seams ------------------------------------------------------------------------------
+
+WHEEL ?=
+VLLM ?=
+
+seams: $(PROJECT) ## Note how a version of vLLM looks at our seams: make seams VLLM=0.33 WHEEL=file
+	@if [[ -z '$(VLLM)' || -z '$(WHEEL)' ]]; then
+	  echo "Error: name a version and its wheel, or a folder with the package: make seams VLLM=0.33 WHEEL=vllm.whl" >&2
+	  exit 1
+	fi
+	$(BIN)/python tools/vllm_seams.py '$(WHEEL)' --output 'tests/data/vllm-$(VLLM)-seams.json'

@@ -16,10 +16,12 @@ def test_the_installed_vllm_is_supported() -> None:
     check_vllm()
 
 
-@pytest.mark.parametrize("version", ["0.31.4", "0.33.0", "1.0.0"])
+@pytest.mark.parametrize("version", ["0.31.4", "0.34.0", "1.0.0"])
 def test_another_vllm_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(checks, "vllm_version", lambda: version)
-    with pytest.raises(UnsupportedError, match=rf"vLLM {version} is not supported; install vLLM"):
+    with pytest.raises(
+        UnsupportedError, match=rf"vLLM {version} is not supported; install vLLM 0.32 or 0.33,"
+    ):
         check_vllm()
 
 
@@ -39,6 +41,14 @@ def test_an_overridden_method_with_another_signature_is_refused(
 
     monkeypatch.setattr(FullAttentionManager, "allocate_new_blocks", allocate_new_blocks)
     with pytest.raises(UnsupportedError, match=r"allocate_new_blocks of this vLLM .* lease\)"):
+        check_vllm()
+
+
+def test_a_vllm_without_a_seam_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.block_pool import BlockPool
+
+    monkeypatch.delattr(BlockPool, "is_block_writable")
+    with pytest.raises(UnsupportedError, match=r"has no .*:BlockPool.is_block_writable"):
         check_vllm()
 
 
@@ -66,7 +76,12 @@ def engine_config(**changes: Any) -> Any:
         decode_context_parallel_size=1,
         prefill_context_parallel_size=1,
     )
-    cache = SimpleNamespace(block_size=32, cache_dtype="auto", kv_sharing_fast_prefill=False)
+    cache = SimpleNamespace(
+        block_size=32,
+        user_specified_block_size=True,
+        cache_dtype="auto",
+        kv_sharing_fast_prefill=False,
+    )
     config = SimpleNamespace(
         model_config=model,
         parallel_config=parallel,

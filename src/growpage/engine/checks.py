@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from growpage.budget.config import BudgetConfig
 from growpage.budget.errors import ConfigError
 from growpage.budget.policies import make_policy
+from growpage.engine import seams
 from growpage.engine.kwargs import CONFIG_KEY
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-SUPPORTED_VLLM = (0, 32)
 REMEDY = "serve it with plain vLLM, without growpage's --scheduler-cls and --worker-cls"
 
 
@@ -53,7 +53,10 @@ def check_engine(vllm_config: VllmConfig) -> None:
     check_vllm()
     for refused in _refusals(vllm_config):
         raise UnsupportedError(refused)
-    config_of(vllm_config).for_block_size(vllm_config.cache_config.block_size)
+    cache = vllm_config.cache_config
+    # vLLM 0.33 chooses a block size only after this; the scheduler checks again with the final one.
+    if cache.user_specified_block_size or installed_version() < (0, 33):
+        config_of(vllm_config).for_block_size(cache.block_size)
 
 
 def check_pool(pages: int, vllm_config: VllmConfig) -> None:
@@ -78,7 +81,7 @@ def check_pool(pages: int, vllm_config: VllmConfig) -> None:
 
 
 def check_vllm() -> None:
-    """Refuse a vLLM of another version, or one whose overridden methods have other signatures.
+    """Refuse a vLLM of another version, or one whose seams look otherwise than we expect.
 
     Raises:
         UnsupportedError: naming the version, or the method that differs.
@@ -86,18 +89,31 @@ def check_vllm() -> None:
     found = vllm_version()
     if found is None:
         raise UnsupportedError("vLLM is not installed; install growpage with its extra [cpu]")
-    if tuple(int(part) for part in found.split(".")[:2]) != SUPPORTED_VLLM:
-        wanted = ".".join(map(str, SUPPORTED_VLLM))
+    version = installed_version()
+    if version not in seams.SUPPORTED:
+        wanted = " or ".join(".".join(map(str, supported)) for supported in seams.SUPPORTED)
         raise UnsupportedError(
             f"vLLM {found} is not supported; install vLLM {wanted}, or a growpage made for {found}"
         )
-    for method, expected in _seams():
-        actual = tuple(inspect.signature(method).parameters)
+    for path, expected in seams.callables(version).items():
+        try:
+            actual = tuple(inspect.signature(seams.resolve(path)).parameters)
+        except (ModuleNotFoundError, AttributeError) as error:
+            raise UnsupportedError(
+                f"this vLLM {found} has no {path} ({error}), which growpage uses; "
+                f"install an unmodified vLLM {found}"
+            ) from None
         if actual != expected:
             raise UnsupportedError(
-                f"{method.__qualname__} of this vLLM {found} takes ({', '.join(actual)}), but "
-                f"growpage overrides ({', '.join(expected)}); install an unmodified vLLM {found}"
+                f"{path} of this vLLM {found} takes ({', '.join(actual)}), but growpage expects "
+                f"({', '.join(expected)}); install an unmodified vLLM {found}"
             )
+
+
+def installed_version() -> seams.Version:
+    """The installed vLLM, such as ``(0, 32)``; ``(0, 0)`` for none."""
+    major, minor = (vllm_version() or "0.0").split(".")[:2]
+    return int(major), int(minor)
 
 
 def vllm_version() -> str | None:
@@ -108,75 +124,6 @@ def vllm_version() -> str | None:
         except PackageNotFoundError:
             continue
     return None
-
-
-def _seams() -> Iterator[tuple[Callable[..., Any], tuple[str, ...]]]:
-    """Every vLLM method that we override or rely on, with the parameters that we expect."""
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
-    from vllm.v1.core.block_pool import BlockPool
-    from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
-    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
-
-    manager, scheduler, runner = FullAttentionManager, Scheduler, CPUModelRunner
-    yield from (
-        (
-            manager.get_num_blocks_to_allocate,
-            (
-                "self",
-                "request_id",
-                "num_tokens",
-                "new_computed_blocks",
-                "total_computed_tokens",
-                "num_local_computed_tokens",
-                "num_tokens_main_model",
-                "apply_admission_cap",
-                "prefill_end",
-            ),
-        ),
-        (
-            manager.allocate_new_blocks,
-            ("self", "request_id", "num_tokens", "num_tokens_main_model"),
-        ),
-        (
-            manager.cache_blocks,
-            ("self", "request", "num_tokens", "retention_interval", "replay_boundaries"),
-        ),
-        (manager.pop_blocks_for_free, ("self", "request_id")),
-        (BlockPool.is_block_writable, ("self", "block")),
-        (BlockPool._maybe_evict_cached_block, ("self", "block")),
-        (BlockPool.get_new_blocks, ("self", "num_blocks")),
-        (BlockPool.free_blocks, ("self", "ordered_blocks")),
-        (scheduler.schedule, ("self", "throttle_prefills")),
-        (scheduler.update_from_output, ("self", "scheduler_output", "model_runner_output")),
-        (scheduler._preempt_request, ("self", "request", "timestamp", "drop_stale_output")),
-        (scheduler._free_request, ("self", "request", "delay_free_blocks")),
-        (runner.load_model, ("self", "load_dummy_weights")),
-        (
-            runner.initialize_kv_cache,
-            ("self", "kv_cache_config", "is_profiling", "kv_cache_allocation_context"),
-        ),
-        (runner.get_kv_cache_spec, ("self",)),
-        (runner.execute_model, ("self", "scheduler_output", "intermediate_tensors")),
-        (runner.sample_tokens, ("self", "grammar_output")),
-        (runner._update_states, ("self", "scheduler_output")),
-        (runner._prepare_inputs, ("self", "scheduler_output", "num_scheduled_tokens")),
-        (
-            CPUAttentionBackendImpl.forward,
-            (
-                "self",
-                "layer",
-                "query",
-                "key",
-                "value",
-                "kv_cache",
-                "attn_metadata",
-                "output",
-                "output_scale",
-                "output_block_scale",
-            ),
-        ),
-    )
 
 
 def _refusals(vllm_config: VllmConfig) -> Iterator[str]:

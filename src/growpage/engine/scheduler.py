@@ -147,9 +147,14 @@ class BudgetMixin(Scheduler):
         held = sum(block.ref_cnt > 0 for block in blocks.blocks[0])
         return Candidate(request, held, self.kv_cache_manager.watermark_blocks)
 
-    def _get_local_prefix_cache_hit(self, request: Request) -> tuple[KVCacheBlocks, int, int, bool]:
-        """As vLLM's, but no more than a preempted request may hold of its own tokens."""
-        blocks, tokens, boundary, diverged = super()._get_local_prefix_cache_hit(request)
+    def _get_local_prefix_cache_hit(
+        self, request: Request, *limits: int | None
+    ) -> tuple[KVCacheBlocks, int, int, bool]:
+        """As vLLM's, but no more than a preempted request may hold of its own tokens.
+
+        ``limits`` are vLLM's own: it has none in 0.32 and one in 0.33.
+        """
+        blocks, tokens, boundary, diverged = super()._get_local_prefix_cache_hit(request, *limits)
         limit = self.capacity.hit_limit(request) if self.policy.compresses else None
         if limit is not None and tokens > limit:
             blocks = self.kv_cache_manager.truncate_computed_blocks(blocks, limit)

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from growpage.budget.errors import ConfigError
-from growpage.engine.checks import check_engine, check_vllm
+from growpage.engine import seams
+from growpage.engine.checks import check_engine, check_vllm, installed_version
 
 
 def parse_flags(flags: Sequence[str]) -> argparse.Namespace:
     """What ``vllm serve`` will make of ``flags``; wrong ones end in vLLM's own message."""
     check_vllm()
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+    make_arg_parser = seams.resolve(seams.MAKE_ARG_PARSER[installed_version()])
     parser = make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
     args: argparse.Namespace = parser.parse_args(list(flags))
     if args.model_tag is not None:
@@ -54,10 +55,9 @@ def run_server(args: argparse.Namespace) -> None:
     looks for its version under the name ``vllm``.
     """
     from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.logger import configure_logging_from_args
 
-    cli_env_setup()
+    seams.resolve(seams.CLI_ENV_SETUP[installed_version()])()
     configure_logging_from_args(args)
     ServeSubcommand().validate(args)
     ServeSubcommand.cmd(args)
