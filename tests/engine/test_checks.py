@@ -136,7 +136,7 @@ def test_an_unsupported_engine_is_refused(change: dict[str, Any], message: str) 
 
 
 def test_model_runner_v2_is_supported_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vllm.triton_utils.HAS_TRITON", True)
+    monkeypatch.setattr("vllm.triton_utils.importing.HAS_TRITON", True)
     check_engine(engine_config(use_v2_model_runner=True))
     graphs = {"cudagraph_mode": CUDAGraphMode.FULL_AND_PIECEWISE}
     check_engine(engine_config(**graphs))  # V1 replays no full graph around attention
@@ -150,7 +150,7 @@ def test_another_signature_in_model_runner_v2_is_refused(monkeypatch: pytest.Mon
     def prepare_attn(self: Any, input_batch: Any, lease: int) -> None:
         pass
 
-    monkeypatch.setattr("vllm.triton_utils.HAS_TRITON", True)
+    monkeypatch.setattr("vllm.triton_utils.importing.HAS_TRITON", True)
     monkeypatch.setattr(GPUModelRunner, "prepare_attn", prepare_attn)
     check_engine(engine_config())
     with pytest.raises(UnsupportedError, match=r"prepare_attn of this vLLM .* lease\)"):

@@ -172,7 +172,7 @@ def _refusals(vllm_config: VllmConfig) -> Iterator[str]:
 
 def _unsupported_v2(vllm_config: VllmConfig) -> Iterator[str]:
     """What stands against Model Runner V2."""
-    from vllm.triton_utils import HAS_TRITON
+    from vllm.triton_utils.importing import HAS_TRITON
 
     if not HAS_TRITON:
         yield (

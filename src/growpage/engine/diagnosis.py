@@ -103,7 +103,7 @@ def _platform() -> Finding:
 def _runner() -> Finding:
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "0") in ("", "0", "false", "False"):
         return Finding("model runner", Status.OK, "V1")
-    from vllm.triton_utils import HAS_TRITON
+    from vllm.triton_utils.importing import HAS_TRITON
 
     if HAS_TRITON:
         return Finding("model runner", Status.OK, "V2")
