@@ -34,7 +34,8 @@ def start_engine(tmp_path_factory: pytest.TempPathFactory) -> StartEngine:
         dtype: str = "bfloat16",
         **settings: Any,
     ) -> Engine:
-        key = repr((budget, pages, model, dtype, sorted(settings.items())))
+        runner = os.environ.get("VLLM_USE_V2_MODEL_RUNNER")
+        key = repr((budget, pages, model, dtype, sorted(settings.items()), runner))
         if key not in started:
             folder = model or tiny_llama(tmp_path_factory)
             settings = {

@@ -14,7 +14,13 @@ from vllm.v1.outputs import ModelRunnerOutput
 
 from growpage.budget.config import BudgetConfig
 from growpage.budget.demand import Demand
-from growpage.engine.messages import ATTRIBUTE, CompactionPlan, DemandReport, StepMessage
+from growpage.engine.messages import (
+    ATTRIBUTE,
+    CompactionPlan,
+    DemandReport,
+    StepAnswer,
+    StepMessage,
+)
 
 VOCABULARY = 1000
 
@@ -87,7 +93,8 @@ class StubWorker:
             for name, epoch in message.measure.items()
             if self.random.random() < 0.8
         }
-        setattr(result, ATTRIBUTE, reports)
+        answer = StepAnswer(type(self).__name__, len(message.plans), reports)
+        setattr(result, ATTRIBUTE, answer)
         return result
 
     def _report(self, epoch: int, position: int) -> DemandReport:

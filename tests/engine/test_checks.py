@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.config import CUDAGraphMode
 
 from growpage.budget.errors import ConfigError
 from growpage.engine import checks
@@ -87,11 +88,13 @@ def engine_config(**changes: Any) -> Any:
         parallel_config=parallel,
         cache_config=cache,
         use_v2_model_runner=False,
+        compilation_config=SimpleNamespace(cudagraph_mode=CUDAGraphMode.NONE),
         speculative_config=None,
         kv_transfer_config=None,
         additional_config={"growpage": changes.get("budget", {})},
     )
-    for part in (model, parallel, cache, config, model.hf_text_config):
+    parts = (model, parallel, cache, config, config.compilation_config, model.hf_text_config)
+    for part in parts:
         for name, value in changes.items():
             if name in vars(part) or part is model.hf_text_config:
                 setattr(part, name, value)
@@ -106,7 +109,7 @@ def test_a_supported_engine_passes() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"use_v2_model_runner": True}, "set VLLM_USE_V2_MODEL_RUNNER=0"),
+        ({"use_v2_model_runner": True}, "V2 needs Triton.*; set VLLM_USE_V2_MODEL_RUNNER=0"),
         ({"use_mla": True}, r"tiny uses multi-head latent attention \(MLA\)"),
         ({"sliding_window": 512}, r"tiny uses sliding-window attention \(512 tokens\)"),
         ({"is_hybrid": True}, "tiny has recurrent"),
@@ -130,6 +133,28 @@ def test_an_unsupported_engine_is_refused(change: dict[str, Any], message: str) 
     with pytest.raises(UnsupportedError, match=message) as refusal:
         check_engine(engine_config(**change))
     assert "\n" not in str(refusal.value)
+
+
+def test_model_runner_v2_is_supported_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vllm.triton_utils.importing.HAS_TRITON", True)
+    check_engine(engine_config(use_v2_model_runner=True))
+    graphs = {"cudagraph_mode": CUDAGraphMode.FULL_AND_PIECEWISE}
+    check_engine(engine_config(**graphs))  # V1 replays no full graph around attention
+    with pytest.raises(UnsupportedError, match="cudagraph_mode FULL_AND_PIECEWISE is not support"):
+        check_engine(engine_config(use_v2_model_runner=True, **graphs))
+
+
+def test_another_signature_in_model_runner_v2_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+    def prepare_attn(self: Any, input_batch: Any, lease: int) -> None:
+        pass
+
+    monkeypatch.setattr("vllm.triton_utils.importing.HAS_TRITON", True)
+    monkeypatch.setattr(GPUModelRunner, "prepare_attn", prepare_attn)
+    check_engine(engine_config())
+    with pytest.raises(UnsupportedError, match=r"prepare_attn of this vLLM .* lease\)"):
+        check_engine(engine_config(use_v2_model_runner=True))
 
 
 def test_a_budget_that_does_not_fit_the_block_size_is_refused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.engine.engines import Engine, StartEngine, prompt_of
-from tests.engine.test_exactness import TOLERANCE, observed
+from tests.engine.observer import TOLERANCE, observed
 
 pytestmark = pytest.mark.engine
 

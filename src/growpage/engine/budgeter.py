@@ -62,6 +62,25 @@ class StepRows:
         return (self.tokens == 1) & (self.start >= self.prompt)
 
 
+@dataclass(frozen=True)
+class PendingReport:
+    """A measurement whose figures may still be on their way from the device."""
+
+    epoch: int
+    position: int
+    cached: int
+    sums: Tensor
+    """``[2 + n]`` on the host: ``D_p`` of both summaries, and the mass lost at ``n`` smaller sizes,
+    all summed over ``rows`` layers and query heads."""
+    rows: int
+
+    def settle(self) -> DemandReport:
+        """The report, once the device has done the step."""
+        short, long, *losses = (self.sums / self.rows).tolist()
+        demand = Demand(short, long, self.cached, tuple(losses))
+        return DemandReport(self.epoch, self.position, demand)
+
+
 class Budgeter:
     """Everything about budgets in one worker.
 
@@ -168,14 +187,16 @@ class Budgeter:
     # ---- demand and eviction -----------------------------------------------------------------
 
     def measure(
-        self, request_id: str, epoch: int, position: int, cached: int, pages: Sequence[int]
-    ) -> DemandReport | None:
-        """The request's working sets over ``cached`` tokens; none while its summaries are cold."""
+        self, request_id: str, epoch: int, position: int, cached: int, table: Tensor
+    ) -> PendingReport | None:
+        """The request's working sets over ``cached`` tokens in the pages of ``table [n]``.
+
+        None while its summaries are cold.
+        """
         slot = self._slots[request_id]
         assert self.summaries is not None and self.cache is not None
         if self.summaries.count[slot] < self.config.warmup:
             return None
-        table = torch.tensor(pages, device=self.device)
         summaries = self._rotated_summaries(slot, position)
         fewer = [cached - pages * self.cache.page_tokens for pages in range(1, LOSS_PAGES + 1)]
         capacities = [size for size in fewer if size > 0] if self._needs_losses else []
@@ -187,9 +208,9 @@ class Budgeter:
             if capacities:
                 sums[2:] += lost_mass_sums(seen, keys, self.shape.scale, capacities)
         # Every query head is on one worker, also where KV heads are replicated.
-        heads = self.shape.layers * self.shape.query_heads * self.workers.size
-        short, long, *losses = (self.workers.total(sums) / heads).tolist()
-        return DemandReport(epoch, position, Demand(short, long, cached, tuple(losses)))
+        rows = self.shape.layers * self.shape.query_heads * self.workers.size
+        sums = self.workers.total(sums).to("cpu", non_blocking=True)
+        return PendingReport(epoch, position, cached, sums, rows)
 
     def compact(self, plan: CompactionPlan, local_quota: int) -> None:
         """Choose the survivors of ``plan`` and move them to their pages.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,8 @@ def check_engine(vllm_config: VllmConfig) -> None:
     check_vllm()
     for refused in _refusals(vllm_config):
         raise UnsupportedError(refused)
+    if vllm_config.use_v2_model_runner:
+        _check_seams(seams.V2_CALLABLES)
     cache = vllm_config.cache_config
     # vLLM 0.33 chooses a block size only after this; the scheduler checks again with the final one.
     if cache.user_specified_block_size or installed_version() < (0, 33):
@@ -95,7 +97,13 @@ def check_vllm() -> None:
         raise UnsupportedError(
             f"vLLM {found} is not supported; install vLLM {wanted}, or a growpage made for {found}"
         )
-    for path, expected in seams.callables(version).items():
+    _check_seams(seams.callables(version))
+
+
+def _check_seams(expectations: Mapping[str, seams.Parameters]) -> None:
+    """Refuse a vLLM whose methods are missing or take other parameters than we expect."""
+    found = vllm_version()
+    for path, expected in expectations.items():
         try:
             actual = tuple(inspect.signature(seams.resolve(path)).parameters)
         except (ModuleNotFoundError, AttributeError) as error:
@@ -139,7 +147,7 @@ def _refusals(vllm_config: VllmConfig) -> Iterator[str]:
             f"{current_platform.device_name or 'this device'}; {REMEDY}"
         )
     if vllm_config.use_v2_model_runner:
-        yield "Model Runner V2 is not supported yet; set VLLM_USE_V2_MODEL_RUNNER=0"
+        yield from _unsupported_v2(vllm_config)
     yield from (f"{what}; {REMEDY}" for what in _unsupported_model(model))
     for flag, size in (
         ("--pipeline-parallel-size", parallel.pipeline_parallel_size),
@@ -160,6 +168,23 @@ def _refusals(vllm_config: VllmConfig) -> Iterator[str]:
         )
     if cache.kv_sharing_fast_prefill:
         yield "--kv-sharing-fast-prefill is not supported; leave it out"
+
+
+def _unsupported_v2(vllm_config: VllmConfig) -> Iterator[str]:
+    """What stands against Model Runner V2."""
+    from vllm.triton_utils.importing import HAS_TRITON
+
+    if not HAS_TRITON:
+        yield (
+            "Model Runner V2 needs Triton, which has no backend for this device; "
+            "set VLLM_USE_V2_MODEL_RUNNER=0"
+        )
+    graphs = vllm_config.compilation_config.cudagraph_mode
+    if graphs is not None and graphs.has_full_cudagraphs():
+        yield (
+            f"cudagraph_mode {graphs.name} is not supported with Model Runner V2, since queries "
+            "cannot be captured in a full graph yet; set it to PIECEWISE in --compilation-config"
+        )
 
 
 def _unsupported_model(model: Any) -> Iterator[str]:

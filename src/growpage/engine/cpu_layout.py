@@ -1,12 +1,16 @@
-"""Finding out how this machine's CPU kernel stores a page, by letting it store one."""
+"""The cache of vLLM's CPU attention, and how this machine's kernel stores a page of it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from vllm import _custom_ops as ops
 
 from growpage.kvcache.layout import PageLayout, probe_layout
+from growpage.kvcache.paged import PagedCache, stack_layers
 
 
 def cpu_page_layout(isa: str, tokens: int, dim: int, dtype: torch.dtype) -> PageLayout:
@@ -27,3 +31,15 @@ def cpu_page_layout(isa: str, tokens: int, dim: int, dtype: torch.dtype) -> Page
         return key_cache[1, 0], value_cache[1, 0]
 
     return probe_layout(isa, tokens, dim, dtype, write)
+
+
+def cpu_paged_cache(layers: Sequence[Any], tokens: int) -> PagedCache:
+    """The cache of vLLM's CPU attention ``layers``, with pages of ``tokens`` tokens.
+
+    Raises:
+        LayoutError: the kernel does not store pages in any way that is known.
+    """
+    dim = layers[0].head_size
+    cache = stack_layers([layer.kv_cache for layer in layers])
+    layout = cpu_page_layout(layers[0].isa, tokens, dim, cache.dtype)
+    return PagedCache(cache.view(*cache.shape[:3], 2, tokens * dim), layout, dim)

@@ -103,10 +103,14 @@ def _platform() -> Finding:
 def _runner() -> Finding:
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "0") in ("", "0", "false", "False"):
         return Finding("model runner", Status.OK, "V1")
+    from vllm.triton_utils.importing import HAS_TRITON
+
+    if HAS_TRITON:
+        return Finding("model runner", Status.OK, "V2")
     return Finding(
         "model runner",
         Status.FAILURE,
-        "VLLM_USE_V2_MODEL_RUNNER asks for Model Runner V2, which is not supported yet",
+        "VLLM_USE_V2_MODEL_RUNNER asks for Model Runner V2, which needs Triton for this device",
         "export VLLM_USE_V2_MODEL_RUNNER=0",
     )
 

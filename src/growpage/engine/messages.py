@@ -1,8 +1,8 @@
 """What scheduler and worker tell each other in a step.
 
 Both travel as an extra attribute, ``growpage``, of vLLM's own messages: ``StepMessage`` on the
-``SchedulerOutput``, a dict of ``DemandReport`` on the ``ModelRunnerOutput``. All is plain data, so
-that it can be pickled between processes.
+``SchedulerOutput``, ``StepAnswer`` on the ``ModelRunnerOutput``. All is plain data, so that it can
+be pickled between processes.
 """
 
 from __future__ import annotations
@@ -60,3 +60,14 @@ class DemandReport:
     position: int
     """Logical tokens cached when it was measured."""
     demand: Demand
+
+
+@dataclass(frozen=True)
+class StepAnswer:
+    """From the worker, with the tokens of every step."""
+
+    runner: str
+    """The model runner's class."""
+    compactions: int
+    """Plans carried out since the last answer."""
+    reports: dict[str, DemandReport] = field(default_factory=dict)

@@ -20,7 +20,14 @@ from growpage.engine.capacity import Candidate, CapacityController
 from growpage.engine.checks import check_engine, config_of
 from growpage.engine.ledger import Ledger
 from growpage.engine.manager import GrowPageManager
-from growpage.engine.messages import ATTRIBUTE, CompactionPlan, DemandReport, StepMessage
+from growpage.engine.messages import (
+    ATTRIBUTE,
+    CompactionPlan,
+    DemandReport,
+    StepAnswer,
+    StepMessage,
+)
+from growpage.engine.watch import CompactionWatch
 
 logger = init_logger(__name__)
 
@@ -47,6 +54,7 @@ class BudgetMixin(Scheduler):
         )
         self._lost_tokens: dict[str, int] = {}  # computed tokens of preempted requests
         self._failed: dict[str, str] = {}  # requests that end with an error, and why
+        self._watch = CompactionWatch(str(self.parallel_config.worker_cls))
         if self.policy.compresses:
             self.pages.new_account = lambda name: self.capacity.new_account(self.requests[name])
         tokens = self.capacity.total_pages * self.pages.block_size
@@ -92,9 +100,11 @@ class BudgetMixin(Scheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        """Take in the demand reports, then let vLLM take in the tokens."""
-        reports: dict[str, DemandReport] = getattr(model_runner_output, ATTRIBUTE, {})
-        for request_id, report in reports.items():
+        """Take in the worker's answer, then let vLLM take in the tokens."""
+        answer: StepAnswer | None = getattr(model_runner_output, ATTRIBUTE, None)
+        if self.policy.compresses:
+            self._watch.settled(len(getattr(scheduler_output, ATTRIBUTE).plans), answer)
+        for request_id, report in (answer.reports if answer else {}).items():
             self._take_report(request_id, report)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._failed:
@@ -176,6 +186,7 @@ class BudgetMixin(Scheduler):
         self, request: Request, timestamp: float, drop_stale_output: bool = False
     ) -> None:
         self.ledger.preemptions += 1
+        self._watch.preempted()
         self._lost_tokens[request.request_id] = request.num_computed_tokens
         super()._preempt_request(request, timestamp, drop_stale_output)
 
@@ -214,8 +225,10 @@ class BudgetMixin(Scheduler):
         """Add what resumed requests compute again: all they had, less their prefix-cache hit."""
         self.ledger.computed_tokens += output.total_num_scheduled_tokens
         cached = output.scheduled_cached_reqs
+        hits = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         for request_id in cached.resumed_req_ids:
-            hit = cached.num_computed_tokens[cached.req_ids.index(request_id)]
+            hits[request_id] = cached.num_computed_tokens[cached.req_ids.index(request_id)]
+        for request_id, hit in hits.items():  # Model Runner V2 gets resumed requests as new ones
             self.ledger.recomputed_tokens += max(self._lost_tokens.pop(request_id, 0) - hit, 0)
 
 

@@ -76,7 +76,6 @@ CALLABLES: dict[str, Parameters] = {
     f"{_RUNNER}.get_kv_cache_spec": ("self",),
     f"{_RUNNER}.execute_model": ("self", "scheduler_output", "intermediate_tensors"),
     f"{_RUNNER}.sample_tokens": ("self", "grammar_output"),
-    f"{_RUNNER}._update_states": ("self", "scheduler_output"),
     f"{_RUNNER}._prepare_inputs": ("self", "scheduler_output", "num_scheduled_tokens"),
     f"{_ATTENTION}:CPUAttentionBackend.get_impl_cls": (),
     f"{_ATTENTION}:CPUAttentionBackendImpl.forward": (
@@ -151,6 +150,58 @@ CALLABLES: dict[str, Parameters] = {
     ),
 }
 """Methods and functions by their path, which are alike in all supported versions."""
+
+_V2 = "vllm.v1.worker.gpu"
+
+V2_CALLABLES: dict[str, Parameters] = {
+    f"{_V2}.model_runner:GPUModelRunner.load_model": (
+        "self",
+        "load_dummy_weights",
+        "args",
+        "model",
+        "kwargs",
+    ),
+    f"{_V2}.model_runner:GPUModelRunner.initialize_kv_cache": (
+        "self",
+        "kv_cache_config",
+        "is_profiling",
+        "kv_cache_allocation_context",
+    ),
+    f"{_V2}.model_runner:GPUModelRunner.get_kv_cache_spec": ("self",),
+    f"{_V2}.model_runner:GPUModelRunner.execute_model": (
+        "self",
+        "scheduler_output",
+        "intermediate_tensors",
+        "dummy_run",
+        "skip_attn_for_dummy_run",
+        "is_profile",
+        "context_len",
+        "valid_dummy_state_slots",
+        "randomize_inputs",
+    ),
+    f"{_V2}.model_runner:GPUModelRunner.prepare_attn": ("self", "input_batch"),
+    f"{_V2}.model_runner:GPUModelRunner.sample_tokens": ("self", "grammar_output"),
+    f"{_V2}.async_utils:AsyncOutput.get_output": ("self",),
+    f"{_V2}.block_table:BlockTables.append_block_ids": (
+        "self",
+        "req_index",
+        "new_block_ids",
+        "overwrite",
+    ),
+    f"{_V2}.model_states.default:DefaultModelState.prepare_attn": (
+        "self",
+        "input_batch",
+        "cudagraph_mode",
+        "block_tables",
+        "slot_mappings",
+        "attn_groups",
+        "kv_cache_config",
+        "for_capture",
+        "ubatch_idx",
+        "model_specific_attn_metadata",
+    ),
+}
+"""Of Model Runner V2, compared only where it is in use: its modules import Triton."""
 
 CHANGED: dict[str, dict[Version, Parameters]] = {
     f"{_SCHEDULER}._get_local_prefix_cache_hit": {

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm.v1.worker.worker_base import CompilationTimes
 
+from growpage.engine.budgeted_runner import BudgetedRunner
 from growpage.engine.checks import check_engine, check_pool
-from growpage.engine.runner import GrowPageCPUModelRunner
 
 
 class GrowPageCPUWorker(CPUWorker):
-    """vLLM's CPU worker, running :class:`GrowPageCPUModelRunner`."""
+    """vLLM's CPU worker, with budgets in whichever model runner it was going to run."""
 
     def init_device(self) -> None:
         """Check what is supported, then set up the device and the runner."""
         check_engine(self.vllm_config)
         super().init_device()
         # CPUWorker builds its runner by name; ours takes its place before anything is loaded.
-        self.model_runner = GrowPageCPUModelRunner(self.vllm_config, self.device)
+        self.model_runner = self._budgeted_runner()
 
     def determine_available_memory(self) -> int:
         """The bytes for the KV cache, once it is sure that the smallest capacity fits in them.
@@ -28,3 +29,17 @@ class GrowPageCPUWorker(CPUWorker):
         specs = self.get_kv_cache_spec().values()
         check_pool(available // sum(spec.page_size_bytes for spec in specs), self.vllm_config)
         return available
+
+    def compile_or_warm_up_model(self) -> CompilationTimes:
+        """As vLLM's, whose warm-up may run steps that no scheduler has made."""
+        with self.model_runner.warming_up():
+            return super().compile_or_warm_up_model()
+
+    def _budgeted_runner(self) -> BudgetedRunner:
+        if self.use_v2_model_runner:  # imports Triton, so only where it is in use
+            from growpage.engine.runner_v2 import GrowPageCPUModelRunnerV2
+
+            return GrowPageCPUModelRunnerV2(self.vllm_config, self.device)
+        from growpage.engine.runner import GrowPageCPUModelRunner
+
+        return GrowPageCPUModelRunner(self.vllm_config, self.device)
