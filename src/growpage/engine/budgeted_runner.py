@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 else:
     ModelRunner = object  # V1's or V2's: the next class in the order of inheritance
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")  # vLLM shows its own loggers only
 
 
 @dataclass(frozen=True)

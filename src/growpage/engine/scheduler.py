@@ -29,7 +29,7 @@ from growpage.engine.messages import (
 )
 from growpage.engine.watch import CompactionWatch
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")  # vLLM shows its own loggers only
 
 
 class BudgetMixin(Scheduler):
