@@ -23,7 +23,7 @@ hash = $(shell { echo '$(CURDIR)'; cat $(1); } | sha256sum | cut -c1-16)
 DEPENDENCIES := $(VENV)/.dependencies-$(call hash,$(LOCK))
 PROJECT := $(VENV)/.project-$(call hash,pyproject.toml src/growpage/_version.py)
 
-.PHONY: help setup demo test lint format lock seams clean
+.PHONY: help setup demo soak test lint format lock seams clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,9 @@ setup: $(PROJECT) ## Install the locked dependencies and the project into .venv
 
 demo: $(PROJECT) ## Compare full, fixed and on-demand budgets on real generation; results in demo-out
 	$(BIN)/growpage demo $(ARGS)
+
+soak: $(PROJECT) ## Put a server under the load of 2,000 requests, for 15 minutes at most
+	$(BIN)/python -m growpage.bench.soak $(ARGS)
 
 test: export OMP_NUM_THREADS ?= 2
 test: $(PROJECT) ## Run ruff and all the tests

@@ -19,8 +19,9 @@ import psutil
 
 from growpage.bench.launch import ENVIRONMENT, GRACE_S
 
-START_LIMIT_S = 300.0
-"""Seconds that a server has to become healthy: most of them are vLLM's imports."""
+START_LIMIT_S = 480.0
+"""Seconds that a server has to become healthy: some 25 on an idle machine, most of them for vLLM's
+imports, but minutes on a crowded one."""
 
 STOP_LIMIT_S = 60.0
 """Seconds that a server has to end after SIGTERM, before it is killed."""
@@ -141,7 +142,7 @@ def _kill_group(group: int) -> None:
 def _role(process: psutil.Process) -> str:
     """What vLLM calls the process, or the module that Python runs in it."""
     try:
-        command = process.cmdline()
+        command: list[str] = process.cmdline()
     except psutil.Error:
         return "ended"
     if command and command[0].startswith("VLLM::"):
