@@ -37,7 +37,7 @@ def test_only_the_prompts_that_should_be_too_long_are() -> None:
 
 
 def test_a_leak_is_a_problem_and_what_a_start_takes_is_not() -> None:
-    step = ALLOWED_GROWTH / 40
+    step = ALLOWED_GROWTH // 40
     leak = Memory.of([step * sample for sample in range(100)])
     assert leak.growth == 50 * step
     start = Memory.of([0.0] * 25 + [100 * step] * 75)

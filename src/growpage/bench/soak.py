@@ -198,7 +198,7 @@ class SoakReport:
 
     def tables(self) -> Iterator[Table]:
         """For a terminal."""
-        requests = Table("client", "request", "number", title=f"{self.requests} requests")
+        requests = Table("client", "its request", "number", title=f"{self.requests} requests")
         for (kind, outcome), number in sorted(self.ended.items()):
             requests.add_row(kind, outcome, str(number))
         yield requests
