@@ -44,7 +44,7 @@ def watch(worker: Any) -> None:
 
     def measured(request_id: str, *args: Any) -> Any:
         report = measure(request_id, *args)
-        worker.noted["reports"].append(report)
+        worker.noted["reports"].append(report and report.settle())
         return report
 
     def compacted(plan: Any, *args: Any) -> None:
