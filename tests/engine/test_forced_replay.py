@@ -18,6 +18,7 @@ TOGETHER = [0] * len(PROMPTS)
 SETTINGS: dict[str, Any] = {
     "logits_processors": ["growpage.bench.teacher:Teacher"],
     "async_scheduling": False,
+    "max_model_len": 256,
 }
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -55,9 +56,9 @@ class Setup(BaseModel):
         """The budgets that are compared, by name."""
         share = self.pool_pages // self.concurrency
         return {
-            "full": {"policy": "full"},
             BASE: {"policy": "fixed", "budget": share * self.block_size},
             "elastic": {"policy": "elastic", "giver": "largest"},
+            "full": {"policy": "full"},
             "elastic, least loss": {"policy": "elastic", "giver": "least_loss"},
         }
 
@@ -81,26 +82,12 @@ def measure(setup: Setup, model: Path, prompts: Mapping[str, list[int]], work: P
         setup_file.write_text(setup.model_dump_json(indent=2))
     elif Setup.model_validate_json(setup_file.read_text()) != setup:
         raise ValueError(f"{work} holds parts of another measurement; give an empty folder")
-
-    longest = -(-(max(map(len, prompts.values())) + setup.new_tokens) // setup.block_size)
     if not reference_file.exists():
-        with _engine(setup, model, {"policy": "full"}, longest, setup.concurrency * longest) as llm:
-            reference_file.write_text(
-                generate(llm, prompts, setup.new_tokens, setup.top).model_dump_json()
-            )
-    reference = Reference.model_validate_json(reference_file.read_text())
-    for policy, settings in setup.policies().items():
-        missing = {
-            load: arrivals
-            for load, arrivals in setup.arrivals().items()
-            if not _part(work, load, policy).exists()
-        }
+        _in_own_process(_run_reference, setup, model, prompts, reference_file)
+    for policy in setup.policies():
+        missing = [load for load in setup.arrivals() if not _part(work, load, policy).exists()]
         if missing:
-            with _engine(setup, model, settings, longest, setup.pool_pages) as llm:
-                for load, arrivals in missing.items():
-                    result = replay(llm, reference, arrivals)
-                    _part(work, load, policy).write_text(result.model_dump_json())
-                    typer.echo(f"{load}, {policy}: KL {result.kl:.4f}", err=True)
+            _in_own_process(_run_policy, setup, model, policy, missing, work)
 
 
 def report(setup: Setup, work: Path) -> dict[str, Any]:
@@ -163,15 +150,38 @@ def read_prompts(file: Path, count: int, model: Path) -> dict[str, list[int]]:
     }
 
 
+def _run_reference(setup: Setup, model: Path, prompts: Mapping[str, list[int]], file: Path) -> None:
+    longest = max(map(len, prompts.values())) + setup.new_tokens
+    pages = setup.concurrency * -(-longest // setup.block_size)
+    engine = _engine(setup, model, {"policy": "full"}, longest, pages)
+    file.write_text(generate(engine, prompts, setup.new_tokens, setup.top).model_dump_json())
+
+
+def _run_policy(setup: Setup, model: Path, policy: str, loads: list[str], work: Path) -> None:
+    reference = Reference.model_validate_json((work / "reference.json").read_text())
+    answers = reference.answers.values()
+    longest = max(len(answer.prompt) + len(answer.tokens) for answer in answers)
+    engine = _engine(setup, model, setup.policies()[policy], longest, setup.pool_pages)
+    for load in loads:
+        result = replay(engine, reference, setup.arrivals()[load])
+        _part(work, load, policy).write_text(result.model_dump_json())
+        typer.echo(f"{load}, {policy}: KL {result.kl:.4f}", err=True)
+
+
+def _in_own_process(run: Callable[..., None], *args: Any) -> None:
+    """None inherits another's memory or engine."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        pool.submit(run, *args).result()
+
+
 def _part(work: Path, load: str, policy: str) -> Path:
     return work / f"{load}-{policy.replace(', ', '-').replace(' ', '-')}.json"
 
 
-@contextmanager
 def _engine(
     setup: Setup, model: Path, settings: Mapping[str, Any], longest: int, pages: int
-) -> Iterator[Any]:
-    """An engine with a pool of ``pages`` for requests of at most ``longest`` pages."""
+) -> Any:
+    """An engine with a pool of ``pages``, for requests of at most ``longest`` tokens."""
     # Only now: vLLM reads it when it is imported.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM
@@ -179,14 +189,14 @@ def _engine(
     from growpage import engine_kwargs
     from growpage.bench.teacher import TEACHER
 
-    yield LLM(
+    return LLM(
         str(model),
         enforce_eager=True,
         async_scheduling=False,
         enable_prefix_caching=False,
         block_size=setup.block_size,
         max_num_seqs=setup.concurrency,
-        max_model_len=longest * setup.block_size,
+        max_model_len=-(-longest // setup.block_size) * setup.block_size,
         kv_cache_memory_bytes=(pages + 1) * page_bytes(model, setup.block_size),  # the null block
         seed=setup.seed,
         logits_processors=[TEACHER],
@@ -200,10 +210,10 @@ def main(
     out: Annotated[Path, typer.Option(help="Where the result goes, as JSON.")],
     model: Annotated[Path | None, typer.Option(help="A model's folder; default: ours.")] = None,
     requests: int = 16,
-    new_tokens: int = 224,
+    new_tokens: int = 200,
     concurrency: int = 8,
-    pool_pages: int = 48,
-    mean_gap: float = 45,
+    pool_pages: int = 40,
+    mean_gap: float = 25,
     top: int = 20,
     seed: int = 0,
 ) -> None:
