@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from growpage.bench.forced_replay import Reference, generate, replay
-from tests.engine.engines import StartEngine, prompt_of
+from growpage.bench.forced_replay import Reference, generate, peak_need, replay
+from tests.engine.engines import PAGE, StartEngine, prompt_of
 
 pytestmark = pytest.mark.engine
 
@@ -36,6 +36,12 @@ def test_a_replay_with_full_kv_does_not_diverge(full: Any, reference: Reference)
     again = replay(full, reference, TOGETHER)
     assert abs(again.kl) < 1e-4
     assert again.usage == reference.usage
+
+
+def test_the_peak_need_is_what_full_kv_takes(full: Any, reference: Reference) -> None:
+    for arrivals in (TOGETHER, [0, 5, 70]):
+        used = replay(full, reference, arrivals).usage.peak_pages
+        assert peak_need(reference, arrivals, concurrency=16, page=PAGE) == used
 
 
 def test_preempted_requests_are_replayed_too(

@@ -141,6 +141,22 @@ def poisson_arrivals(count: int, mean_gap: float, seed: int) -> list[int]:
     return steps
 
 
+def peak_need(reference: Reference, arrivals: Sequence[int], concurrency: int, page: int) -> int:
+    """Pages of ``page`` tokens that full KV takes at its peak, if the pool is large enough."""
+    queue = deque(zip(arrivals, reference.answers.values(), strict=True))
+    running: list[tuple[int, Answer]] = []
+    step = peak = 0
+    while queue or running:
+        while queue and queue[0][0] <= step and len(running) < concurrency:
+            running.append((step, queue.popleft()[1]))
+        peak = max(
+            peak, sum(-(-(len(answer.prompt) + step - begun) // page) for begun, answer in running)
+        )
+        step += 1
+        running = [(at, answer) for at, answer in running if step - at < len(answer.tokens)]
+    return peak
+
+
 def _serve(
     engine: Any, submissions: Mapping[str, tuple[list[int], Any]], arrivals: Sequence[int]
 ) -> tuple[dict[str, Any], Usage]:

@@ -22,7 +22,14 @@ import typer
 from pydantic import BaseModel, ConfigDict, Field
 
 from growpage.bench.divergence import ratio_interval
-from growpage.bench.forced_replay import Reference, Replay, generate, poisson_arrivals, replay
+from growpage.bench.forced_replay import (
+    Reference,
+    Replay,
+    generate,
+    peak_need,
+    poisson_arrivals,
+    replay,
+)
 from growpage.bench.machine import describe_machine, describe_versions
 from growpage.bench.pool import BLOCK_SIZE, page_bytes
 
@@ -54,13 +61,17 @@ class Setup(BaseModel):
 
     def policies(self) -> dict[str, dict[str, Any]]:
         """The budgets that are compared, by name."""
-        share = self.pool_pages // self.concurrency
-        return {
-            BASE: {"policy": "fixed", "budget": share * self.block_size},
+        share = self.pool_pages // self.concurrency * self.block_size
+        budgets: dict[str, dict[str, Any]] = {
+            BASE: {"policy": "fixed", "budget": share},
             "elastic": {"policy": "elastic", "giver": "largest"},
-            "full": {"policy": "full"},
             "elastic, least loss": {"policy": "elastic", "giver": "least_loss"},
         }
+        unprotected = {
+            f"{name}, prompt unprotected": {**settings, "protect_prompt": False}
+            for name, settings in budgets.items()
+        }
+        return {"full": {"policy": "full"}, **budgets, **unprotected}
 
     def arrivals(self) -> dict[str, list[int]]:
         """The steps at which requests arrive, by the name of the load."""
@@ -120,7 +131,10 @@ def report(setup: Setup, work: Path) -> dict[str, Any]:
             "prompt_tokens": [len(answer.prompt) for answer in reference.answers.values()],
             "answer_tokens": [len(answer.tokens) for answer in reference.answers.values()],
         },
-        "pool_share": setup.pool_pages / reference.usage.peak_pages,
+        "peak_need_of_full": {
+            load: peak_need(reference, arrivals, setup.concurrency, setup.block_size)
+            for load, arrivals in setup.arrivals().items()
+        },
         "loads": loads,
         "machine": describe_machine(),
         "versions": describe_versions(),
