@@ -34,7 +34,9 @@ from growpage.bench.machine import describe_machine, describe_versions
 from growpage.bench.pool import BLOCK_SIZE, page_bytes
 
 BASE = "fixed"
-"""The policy that the others are compared to."""
+"""The policy that the others are compared to, with the prompt protected or not as they have it."""
+
+UNPROTECTED = ", prompt unprotected"
 
 
 class Setup(BaseModel):
@@ -68,7 +70,7 @@ class Setup(BaseModel):
             "elastic, least loss": {"policy": "elastic", "giver": "least_loss"},
         }
         unprotected = {
-            f"{name}, prompt unprotected": {**settings, "protect_prompt": False}
+            f"{name}{UNPROTECTED}": {**settings, "protect_prompt": False}
             for name, settings in budgets.items()
         }
         return {"full": {"policy": "full"}, **budgets, **unprotected}
@@ -110,14 +112,11 @@ def report(setup: Setup, work: Path) -> dict[str, Any]:
             policy: Replay.model_validate_json(_part(work, load, policy).read_text())
             for policy in setup.policies()
         }
-        base = replays[BASE]
         loads[load] = {
             policy: {
                 "kl": result.kl,
                 "kl_of_the_worst_request": max(result.kl_by_request.values()),
-                "kl_ratio": fmean(result.kl_by_request.values())
-                / fmean(base.kl_by_request.values()),
-                "kl_ratio_90": ratio_interval(result.kl_by_request, base.kl_by_request),
+                **_compared(result, replays[BASE + UNPROTECTED * policy.endswith(UNPROTECTED)]),
                 **result.model_dump(exclude={"kl"}),
             }
             for policy, result in replays.items()
@@ -138,6 +137,15 @@ def report(setup: Setup, work: Path) -> dict[str, Any]:
         "loads": loads,
         "machine": describe_machine(),
         "versions": describe_versions(),
+    }
+
+
+def _compared(result: Replay, base: Replay) -> dict[str, Any]:
+    """The ratio of the means over requests, and its 90% interval."""
+    ours, theirs = result.kl_by_request, base.kl_by_request
+    return {
+        "kl_ratio": fmean(ours.values()) / fmean(theirs.values()),
+        "kl_ratio_90": ratio_interval(ours, theirs),
     }
 
 
