@@ -78,3 +78,16 @@ def _page_bytes(folder: Path, dtype: str, settings: dict[str, Any]) -> int:
     kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     kv_heads = max(kv_heads // settings.get("tensor_parallel_size", 1), 1)
     return config.num_hidden_layers * kv_heads * PAGE * 2 * head_size * width
+
+
+@pytest.fixture(scope="session")
+def centres_folder(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder for the tests alone, once the default model has been found in the user's."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def own_centres(centres_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the centres that engines started in this test keep."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(centres_folder))
+    return centres_folder / "growpage" / "centres"

@@ -46,9 +46,24 @@ class Observer:
             if start == 0 and layer == 0:  # its first step, or the first after a preemption
                 self.written.pop(request, None)
             history = self.written.setdefault(request, [[] for _ in self.layers])
-            pair = torch.stack((key[begin : begin + tokens], value[begin : begin + tokens]))
-            history[layer].append(pair.clone())
+            pair = (key[begin : begin + tokens], value[begin : begin + tokens])
+            history[layer].append(torch.stack(self.as_stored(layer, *pair)))
             begin += tokens
+
+    def as_stored(
+        self, layer: int, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """What the cache should hold of a layer's inputs."""
+        if self.cache.codes is None:
+            return key, value
+        shifted = key - self.layers[layer].impl.centre.vector
+        # The kernel stores no negative zero, and nor does adding zero leave one.
+        return tuple(
+            (part.to(self.cache.codes.dtype).to(part.dtype) + 0.0)
+            .to(self.cache.codes.dtype)
+            .view(torch.uint8)
+            for part in (shifted, value)
+        )
 
     def history(self, request: str) -> torch.Tensor:
         """``[2, layers, kv_heads, tokens, dim]``."""
@@ -62,10 +77,12 @@ class Observer:
     # ---- what is kept ------------------------------------------------------------------------
 
     def cached(self, request: str, tokens: int) -> torch.Tensor:
-        """The cache in the pages that it owns: ``[2, layers, kv_heads, tokens, dim]``."""
+        """What is stored in the pages that it owns: ``[2, layers, kv_heads, tokens, dim]``."""
         pages = self.pages(request)
         every = slice(0, len(self.layers))
-        pair = torch.stack((self.cache.keys(every, pages), self.cache.values(every, pages)))
+        pair = torch.stack(
+            (self.cache.stored_keys(every, pages), self.cache.stored_values(every, pages))
+        )
         return pair[..., :tokens, :]
 
     def compacted(self, plan: CompactionPlan) -> None:

@@ -66,6 +66,7 @@ def engine_config(**changes: Any) -> Any:
         is_hybrid=False,
         has_inner_state=False,
         get_sliding_window=lambda: changes.get("sliding_window"),
+        get_head_size=lambda: changes.get("head_size", 64),
         uses_alibi=False,
         uses_mrope=False,
         is_multimodal_model=False,
@@ -81,6 +82,7 @@ def engine_config(**changes: Any) -> Any:
         block_size=32,
         user_specified_block_size=True,
         cache_dtype="auto",
+        kv_cache_dtype_skip_layers=[],
         kv_sharing_fast_prefill=False,
     )
     config = SimpleNamespace(
@@ -91,6 +93,7 @@ def engine_config(**changes: Any) -> Any:
         compilation_config=SimpleNamespace(cudagraph_mode=CUDAGraphMode.NONE),
         speculative_config=None,
         kv_transfer_config=None,
+        lora_config=None,
         additional_config={"growpage": changes.get("budget", {})},
     )
     parts = (model, parallel, cache, config, config.compilation_config, model.hf_text_config)
@@ -104,6 +107,17 @@ def engine_config(**changes: Any) -> Any:
 def test_a_supported_engine_passes() -> None:
     check_engine(engine_config())
     check_engine(engine_config(tensor_parallel_size=2))
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp8_e4m3", "fp8_e5m2"])
+def test_an_eight_bit_cache_passes_on_a_cpu_with_its_kernel(
+    monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    monkeypatch.setattr(checks, "has_eight_bit_kernel", lambda: True)
+    check_engine(engine_config(cache_dtype=dtype))
+    monkeypatch.setattr(checks, "has_eight_bit_kernel", lambda: False)
+    with pytest.raises(UnsupportedError, match=f"{dtype} needs a CPU with AVX-512 or AMX"):
+        check_engine(engine_config(cache_dtype=dtype))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +138,18 @@ def test_a_supported_engine_passes() -> None:
         ({"decode_context_parallel_size": 2}, "--decode-context-parallel-size 2"),
         ({"speculative_config": object()}, "leave out --speculative-config"),
         ({"kv_transfer_config": object()}, "leave out --kv-transfer-config"),
-        ({"cache_dtype": "fp8"}, "--kv-cache-dtype fp8 is not supported yet"),
+        ({"cache_dtype": "fp8", "lora_config": object()}, "set --growpage-centre-keys false"),
+        ({"cache_dtype": "fp8_inc"}, "--kv-cache-dtype fp8_inc is not supported; use auto, or"),
+        ({"cache_dtype": "nvfp4"}, "--kv-cache-dtype nvfp4 is not supported"),
+        (
+            {"cache_dtype": "int8_per_token_head"},
+            "--kv-cache-dtype int8_per_token_head is not supported",
+        ),
+        ({"cache_dtype": "fp8", "head_size": 80}, "and this model's is 80; use auto"),
+        (
+            {"cache_dtype": "fp8", "kv_cache_dtype_skip_layers": ["0", "1"]},
+            "--kv-cache-dtype-skip-layers 0 1 is not supported",
+        ),
         ({"kv_sharing_fast_prefill": True}, "--kv-sharing-fast-prefill is not supported"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -88,3 +88,39 @@ def _gptj(head_size: int, layers: int, heads: int, kv_heads: int) -> dict[str, A
 
 SHAPES: dict[str, Callable[[int, int, int, int], dict[str, Any]]] = {"GPTJ": _gptj}
 """How a family says its shape, where it is not as usual."""
+
+
+def tiny_qwen2(folders: pytest.TempPathFactory, *, key_offset: float) -> Path:
+    """A Qwen2 of two layers whose keys all have about ``key_offset`` added to some of their dims.
+
+    As in real models of the family it is a bias, in the dims that RoPE turns least.
+    """
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    heads, kv_heads, head_size = 4, 2, 64
+    folder = folders.getbasetemp() / f"qwen2-{key_offset:g}"
+    if not folder.exists():
+        torch.manual_seed(0)
+        model = Qwen2ForCausalLM(
+            Qwen2Config(
+                vocab_size=256,
+                hidden_size=heads * head_size,
+                intermediate_size=256,
+                num_hidden_layers=2,
+                num_attention_heads=heads,
+                num_key_value_heads=kv_heads,
+                max_position_embeddings=2048,
+                rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+                initializer_range=0.06,
+                bos_token_id=None,
+                eos_token_id=None,
+            )
+        )
+        slowest = [*range(24, 32), *range(56, 64)]
+        for layer in model.model.layers:
+            bias = torch.zeros(kv_heads, head_size)
+            size = key_offset * (0.75 + 0.5 * torch.rand(kv_heads, len(slowest)))
+            bias[:, slowest] = size * torch.randn_like(size).sign()
+            layer.self_attn.k_proj.bias.data.copy_(bias.flatten())
+        model.save_pretrained(folder)
+    return folder

@@ -102,12 +102,16 @@ class BudgetConfig(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the score `random`."""
 
+    centre_keys: bool = True
+    """In an 8-bit cache (--kv-cache-dtype fp8), store keys relative to their centre, and round to
+    the nearest number; false is vLLM's own 8-bit cache. No effect in any other cache."""
+
     @field_validator("*", mode="before")
     @classmethod
     def _read(cls, value: Any, info: ValidationInfo) -> Any:
         """Not what pydantic would take: `sink: yes` for 1, and a flag's `none` for text."""
         name = str(info.field_name)
-        if isinstance(value, bool) and name != "protect_prompt":
+        if isinstance(value, bool) and cls.model_fields[name].annotation is not bool:
             raise ValueError
         if value == "none" and cls.model_fields[name].default is None:
             return None

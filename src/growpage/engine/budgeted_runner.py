@@ -28,7 +28,8 @@ from growpage.engine.budgeter import (
     StepRows,
     needs_summaries,
 )
-from growpage.engine.checks import config_of
+from growpage.engine.calibration import centre_keys
+from growpage.engine.checks import centres_keys, config_of
 from growpage.engine.cpu_layout import cpu_paged_cache
 from growpage.engine.messages import ATTRIBUTE, CompactionPlan, StepAnswer, StepMessage
 from growpage.engine.parallel import TensorParallel
@@ -70,9 +71,11 @@ class BudgetedRunner(ModelRunner):
     # ---- set-up ------------------------------------------------------------------------------
 
     def load_model(self, load_dummy_weights: bool = False) -> None:
-        """Load the model, check its attention layers, and tap their queries."""
+        """Load the model, check its attention layers, centre their keys and tap their queries."""
         super().load_model(load_dummy_weights)
         config = self._budget_config = config_of(self.vllm_config)
+        if centres_keys(self.vllm_config):
+            centre_keys(self.model, self.vllm_config, attention_layers(self.vllm_config))
         if config.policy == "full":
             return
         self._message = StepMessage()

@@ -250,9 +250,11 @@ class Budgeter:
                 name = "window"  # compressed before the first decode: only prompt queries are known
         score = SCORES[name]
         for layers in self.cache.layer_chunks(plan.tokens):
+            keys = self.cache.stored_keys(layers, table)[:, :, : plan.tokens]
+            values = self.cache.stored_values(layers, table)[:, :, : plan.tokens]
             view = CacheView(
-                keys=self.cache.keys(layers, table)[:, :, : plan.tokens],
-                values=self.cache.values(layers, table)[:, :, : plan.tokens],
+                keys=self.cache.decode_keys(layers, keys),
+                values=self.cache.decode_values(layers, values),
                 scale=self.shape.scale,
                 window=window[layers],
                 summaries=None if summaries is None else summaries[:, layers],
@@ -266,9 +268,7 @@ class Budgeter:
                 page=page,
                 local_quota=local_quota,
             )
-            keep_survivors(
-                self.cache, layers, target, view.keys, view.values, survivors[..., untouched:]
-            )
+            keep_survivors(self.cache, layers, target, keys, values, survivors[..., untouched:])
 
     def _rotated_summaries(self, slot: int, position: int) -> Tensor:
         """Both summaries as queries at ``position``: ``[2, layers, heads, dim]``."""

@@ -16,6 +16,7 @@ from growpage.engine.kwargs import CONFIG_KEY
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+EIGHT_BIT_CACHES = ("fp8", "fp8_e4m3", "fp8_e5m2")
 REMEDY = "serve it with plain vLLM, without growpage's --scheduler-cls and --worker-cls"
 
 
@@ -41,6 +42,18 @@ def config_of(vllm_config: VllmConfig) -> BudgetConfig:
         ConfigError: it is not valid.
     """
     return config_of_or_none(vllm_config) or BudgetConfig()
+
+
+def centres_keys(vllm_config: VllmConfig) -> bool:
+    """Whether the engine stores its keys relative to their centre.
+
+    Raises:
+        ConfigError: the budget is not valid.
+    """
+    return (
+        vllm_config.cache_config.cache_dtype in EIGHT_BIT_CACHES
+        and config_of(vllm_config).centre_keys
+    )
 
 
 def check_engine(vllm_config: VllmConfig) -> None:
@@ -161,10 +174,16 @@ def _refusals(vllm_config: VllmConfig) -> Iterator[str]:
         yield "speculative decoding is not supported; leave out --speculative-config"
     if vllm_config.kv_transfer_config is not None:
         yield "KV connectors are not supported; leave out --kv-transfer-config"
-    if cache.cache_dtype not in ("auto", "bfloat16", "float16", "float32"):
+    yield from _unsupported_cache(cache, model)
+    if vllm_config.use_v2_model_runner and cache.cache_dtype in EIGHT_BIT_CACHES:
         yield (
-            f"--kv-cache-dtype {cache.cache_dtype} is not supported yet: eviction would score "
-            "quantised keys; use auto"
+            f"--kv-cache-dtype {cache.cache_dtype} is not supported with Model Runner V2 yet; "
+            "set VLLM_USE_V2_MODEL_RUNNER=0"
+        )
+    if vllm_config.lora_config is not None and centres_keys(vllm_config):
+        yield (
+            f"--enable-lora with --kv-cache-dtype {cache.cache_dtype} is not supported yet, since "
+            "centring has not been tested under adapters; set --growpage-centre-keys false"
         )
     if cache.kv_sharing_fast_prefill:
         yield "--kv-sharing-fast-prefill is not supported; leave it out"
@@ -185,6 +204,36 @@ def _unsupported_v2(vllm_config: VllmConfig) -> Iterator[str]:
             f"cudagraph_mode {graphs.name} is not supported with Model Runner V2, since queries "
             "cannot be captured in a full graph yet; set it to PIECEWISE in --compilation-config"
         )
+
+
+def _unsupported_cache(cache: Any, model: Any) -> Iterator[str]:
+    """What of the cache's dtype is not supported."""
+    dtype = cache.cache_dtype
+    if dtype in EIGHT_BIT_CACHES:
+        if cache.kv_cache_dtype_skip_layers:
+            yield (
+                f"--kv-cache-dtype-skip-layers {' '.join(cache.kv_cache_dtype_skip_layers)} is not "
+                "supported: all layers must store their keys alike; leave it out"
+            )
+        if model.get_head_size() % 32:
+            yield (
+                f"--kv-cache-dtype {dtype} needs a head size that is a multiple of 32 on the CPU, "
+                f"and this model's is {model.get_head_size()}; use auto"
+            )
+        if not has_eight_bit_kernel():
+            yield f"--kv-cache-dtype {dtype} needs a CPU with AVX-512 or AMX; use auto"
+    elif dtype not in ("auto", "bfloat16", "float16", "float32"):
+        yield (
+            f"--kv-cache-dtype {dtype} is not supported; use auto, or one of "
+            f"{', '.join(EIGHT_BIT_CACHES)}"
+        )
+
+
+def has_eight_bit_kernel() -> bool:
+    """Whether vLLM's CPU build has attention over 8-bit pages for this CPU."""
+    import torch
+
+    return torch.cpu._is_avx512_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def _unsupported_model(model: Any) -> Iterator[str]:

