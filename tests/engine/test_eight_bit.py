@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from growpage.engine import calibration
+from growpage.engine.attention_layers import attention_layers
 from growpage.engine.cpu_layout import cpu_page_layout
 from growpage.kvcache.layout import LAYOUTS, LayoutError
 from tests.engine.engines import PAGE, Engine, StartEngine
@@ -48,6 +49,10 @@ def start(
     start_engine: StartEngine, tmp_path_factory: pytest.TempPathFactory, own_centres: Path
 ) -> Start:
     return Start(start_engine, tiny_qwen2(tmp_path_factory, key_offset=200))
+
+
+def layers(engine: Engine) -> list[Any]:
+    return list(attention_layers(engine.runner.vllm_config).values())
 
 
 def answers(engine: Engine) -> list[Any]:
@@ -87,7 +92,7 @@ def test_centred_keys_are_near_the_exact_cache_and_others_are_ruined(start: Star
 def test_the_stored_keys_are_small(start: Start) -> None:
     engine = start({"policy": "full"})
     engine.generate(PROMPTS, 2)
-    for layer in engine.runner._layers.values():
+    for layer in layers(engine):
         assert layer.impl.centre.vector.abs().max() > 200
         keys, values = layer.kv_cache.view(torch.float8_e4m3fn).float().flatten(2).chunk(2, dim=2)
         assert 0 < keys.abs().max() < 20
@@ -127,7 +132,7 @@ def test_policies_compress_eight_bit_pages(
 
 def test_nothing_is_centred_in_a_cache_that_is_exact(start: Start) -> None:
     engine = start({"policy": "fixed", "budget": 512}, "auto")
-    assert {layer.impl.centre for layer in engine.runner._layers.values()} == {None}
+    assert {layer.impl.centre for layer in layers(engine)} == {None}
 
 
 # ---- calibration ---------------------------------------------------------------------------------
@@ -149,7 +154,7 @@ def calibrations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
 
 
 def centres(engine: Engine) -> Tensor:
-    return torch.stack([layer.impl.centre.vector for layer in engine.runner._layers.values()])
+    return torch.stack([layer.impl.centre.vector for layer in layers(engine)])
 
 
 def test_a_restart_reads_the_stored_centre_and_replaces_a_broken_one(
@@ -187,9 +192,7 @@ def test_calibration_sees_the_keys_of_real_attention(start: Start) -> None:
     engine = start({"policy": "full"})
     runner = engine.runner
     prompts = calibration.calibration_prompts(runner.vllm_config)
-    measured = calibration.calibrate(
-        runner.model, runner.vllm_config, list(runner._layers.values()), prompts
-    )
+    measured = calibration.calibrate(runner.model, runner.vllm_config, layers(engine), prompts)
     assert torch.allclose(measured, centres(engine), atol=1e-4)
     exact = start({"policy": "fixed", "budget": 512}, "auto")
     sums = torch.zeros(2, 2, 64, dtype=torch.float64)
@@ -198,7 +201,7 @@ def test_calibration_sees_the_keys_of_real_attention(start: Start) -> None:
     alone = calibration.calibrate(
         runner.model,
         runner.vllm_config,
-        list(runner._layers.values()),
+        layers(engine),
         [calibration.CalibrationPrompt(tuple(prompt), 0)],
     )
     assert torch.allclose(alone.double(), sums, rtol=1e-4, atol=1e-3)
