@@ -220,7 +220,7 @@ def test_a_prompt_over_the_pool_fails_and_the_log_says_why(
         list(complete([1000] * tokens, stream=True))
     lines = [line for line in server.log.read_text().splitlines() if "growpage: request" in line]
     assert len(lines) == 2
-    assert all(f"is refused: the prompt has {tokens} tokens" in line for line in lines)
+    assert all(f"fails: the prompt has {tokens} tokens" in line for line in lines)
     wait_for_rest(server)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from growpage.bench.machine import describe_machine, describe_versions
 
-INSTRUCTION = "Think step by step. End with 'Answer:' and the number alone."
+INSTRUCTION = "Reason step by step, and put your final answer, a number, within \\boxed{}."
 
 WAYS: dict[str, dict[str, Any]] = {
     "unquantised": {"kv_cache_dtype": "auto"},
@@ -50,9 +50,10 @@ def load_problems(path: Path, count: int) -> list[Problem]:
     return [Problem(row["id"], row["question"], _number(row["answer"])) for row in rows]
 
 
-def last_number(text: str) -> float | None:
-    """What an answer comes down to: its last number, or none."""
-    found = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
+def final_number(text: str) -> float | None:
+    """What an answer comes down to: the number in its last box, else its last number, or none."""
+    boxes: list[str] = re.findall(r"\\boxed\{([^}]*)\}", text)
+    found = re.findall(r"-?\d[\d,]*(?:\.\d+)?", boxes[-1] if boxes else text)
     return _number(found[-1]) if found else None
 
 
@@ -85,7 +86,7 @@ def answer_all(
     seconds = perf_counter() - started
     engine.llm_engine.engine_core.shutdown()
     texts = [answer.outputs[0].text for answer in answers]
-    right = [last_number(text) == p.answer for p, text in zip(problems, texts, strict=True)]
+    right = [final_number(text) == p.answer for p, text in zip(problems, texts, strict=True)]
     return {
         "right": sum(right),
         "verdicts": {p.id: verdict for p, verdict in zip(problems, right, strict=True)},
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("problems", type=Path)
     parser.add_argument("--count", type=int, default=32, help="problems, from the first on")
     parser.add_argument("--max-tokens", type=int, default=400, help="of an answer")
-    parser.add_argument("--batch", type=int, default=16, help="problems at a time")
+    parser.add_argument("--batch", type=int, default=32, help="problems at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args(arguments)
