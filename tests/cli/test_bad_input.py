@@ -130,7 +130,10 @@ def test_an_unsupported_model_is_refused_by_name(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--kv-cache-dtype", "fp8_inc"], "--kv-cache-dtype fp8_inc is not supported; use auto, or"),
+        (
+            ["--kv-cache-dtype", "fp8_inc"],
+            "--kv-cache-dtype fp8_inc is not supported; use auto, or",
+        ),
         (["--pipeline-parallel-size", "2"], "--pipeline-parallel-size 2 is not supported yet"),
         (["--growpage-step", "96"], "step is 96, but must be a multiple of the block size, 128"),
     ],

@@ -55,6 +55,16 @@ def watch(worker: Any) -> None:
     budgeter.workers, budgeter.measure, budgeter.compact = Noting(), measured, compacted
 
 
+def fail_on_the_second(worker: Any) -> None:
+    """Let compaction fail on the worker whose answers nobody waits for."""
+    if worker.rank == 1:
+
+        def fail(*args: Any) -> None:
+            raise MemoryError("no room for a copy")
+
+        worker.model_runner.budgeter._compact = fail
+
+
 def noted(worker: Any) -> dict[str, list[Any]]:
     return dict(worker.noted)
 
@@ -134,6 +144,11 @@ def test_two_workers_decide_alike(engines: tuple[Engine, Engine, Engine]) -> Non
             pytest.approx(demand(report), rel=1e-2) for report in first["reports"]
         ]
         assert len(alone["plans"]) == len(first["plans"])
+
+    # A worker that fails alone takes the engine with it, also one whose errors vLLM ignores.
+    two.llm.collective_rpc(fail_on_the_second)
+    with pytest.raises(RuntimeError):
+        two.generate(PROMPTS, TOKENS)
 
 
 def demand(report: DemandReport) -> tuple[float, float]:

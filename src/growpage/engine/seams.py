@@ -66,6 +66,7 @@ CALLABLES: dict[str, Parameters] = {
     f"{_ASYNC_SCHEDULER}.update_from_output": ("self", "scheduler_output", "model_runner_output"),
     f"{_WORKER}.init_device": ("self",),
     f"{_WORKER}.determine_available_memory": ("self",),
+    f"{_WORKER}.execute_model": ("self", "scheduler_output"),
     f"{_RUNNER}.load_model": ("self", "load_dummy_weights"),
     f"{_RUNNER}.initialize_kv_cache": (
         "self",

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
+from vllm.logger import init_logger
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.worker_base import CompilationTimes
 
 from growpage.engine.budgeted_runner import BudgetedRunner
+from growpage.engine.budgeter import PlanError
 from growpage.engine.checks import check_engine, check_pool
+
+logger = init_logger(f"vllm.{__name__}")
 
 
 class GrowPageCPUWorker(CPUWorker):
@@ -29,6 +37,22 @@ class GrowPageCPUWorker(CPUWorker):
         specs = self.get_kv_cache_spec().values()
         check_pool(available // sum(spec.page_size_bytes for spec in specs), self.vllm_config)
         return available
+
+    def execute_model(
+        self, scheduler_output: SchedulerOutput
+    ) -> ModelRunnerOutput | AsyncModelRunnerOutput | None:
+        """As vLLM's; if a compaction fails, the engine fails, whichever worker it was.
+
+        vLLM looks at the errors of one worker only. Another one, whose pages are then not what the
+        scheduler thinks, must not go on: its process ends, and vLLM stops the engine for that.
+        """
+        try:
+            return super().execute_model(scheduler_output)
+        except PlanError:
+            if self.parallel_config.world_size == 1:
+                raise
+            logger.exception("growpage: worker %d stops the engine", self.rank)
+            sys.exit(1)
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """As vLLM's, whose warm-up may run steps that no scheduler has made."""
