@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.engine.engines import StartEngine
+from tests.engine.engines import Prompt, StartEngine, prompt_of
 from tests.engine.observer import TOLERANCE, observed
 from tests.engine.tiny_models import tiny_llama, tiny_qwen2
 
@@ -100,15 +100,25 @@ def test_the_default_model(start_engine: StartEngine, smollm2_path: Path) -> Non
 def test_the_compiled_mode(
     start_engine: StartEngine, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The tap and the physical lengths are outside the compiled graph, and work beside it."""
-    engine = start_engine(
-        {"policy": "fixed", "budget": 128},
-        model=tiny_llama(tmp_path_factory, head_size=64, layers=2, heads=6, kv_heads=2),
-        pages=40,
-        enforce_eager=False,
+    """The tap and the physical lengths are outside the compiled graph, and work beside it.
+
+    In float32, and with prompts that plain vLLM answers alike compiled and eagerly.
+    """
+    compiled, eager = (
+        start_engine(
+            {"policy": "fixed", "budget": 128},
+            model=tiny_llama(tmp_path_factory, head_size=64, layers=2, heads=6, kv_heads=2),
+            dtype="float32",
+            pages=40,
+            enforce_eager=is_eager,
+        )
+        for is_eager in (False, True)
     )
-    with observed(engine) as seen:
-        engine.generate([list(range(20)), list(range(30, 130))], 130)
+    prompts: list[Prompt] = [prompt_of(20 + 30 * seed, seed) for seed in range(4)]
+    with observed(compiled) as seen:
+        outputs = compiled.generate(prompts, 130)
     assert seen.compactions >= 3
     assert seen.rows > 2 * 2 * 20
-    assert seen.worst < TOLERANCE[torch.bfloat16]
+    assert seen.worst < TOLERANCE[torch.float32]
+    assert outputs == eager.generate(prompts, 130)
+    assert compiled.scheduler.ledger == eager.scheduler.ledger
