@@ -36,7 +36,7 @@ pytestmark = pytest.mark.engine
 MAX_PAGES = 3
 LONG = 4 * BLOCK
 """Tokens of an answer that does not fit in ``MAX_PAGES``."""
-SOAK_SECONDS = 30
+SOAK_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
