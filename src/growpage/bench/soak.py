@@ -386,7 +386,9 @@ def _check_usage(request: SoakRequest, usage: Mapping[str, int]) -> tuple[Outcom
 
 async def _watch(server: Server, samples: dict[str, list[float]], report: SoakReport) -> None:
     """Sample the memory of the server's processes and the use of its pool, until cancelled."""
-    async with httpx.AsyncClient(base_url=server.address, timeout=30) as http:
+    # The server closes idle connections about as often as this one would be used again.
+    afresh = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=server.address, timeout=30, limits=afresh) as http:
         while True:
             for name, size in server.resident_bytes().items():
                 samples.setdefault(name, []).append(size)
