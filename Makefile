@@ -21,6 +21,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 # checkout, and by this folder, since a .venv that was moved or copied names the old one.
 hash = $(shell { echo '$(CURDIR)'; cat $(1); } | sha256sum | cut -c1-16)
 DEPENDENCIES := $(VENV)/.dependencies-$(call hash,$(LOCK))
+MONITORING := $(VENV)/monitoring/.complete
 PROJECT := $(VENV)/.project-$(call hash,pyproject.toml src/growpage/_version.py)
 
 .PHONY: help setup demo soak test lint format lock seams clean
@@ -37,7 +38,7 @@ soak: $(PROJECT) ## Put a server under the load of 2,000 requests, for 15 minute
 	$(BIN)/python -m growpage.bench.soak $(ARGS)
 
 test: export OMP_NUM_THREADS ?= 2
-test: $(PROJECT) ## Run ruff and all the tests
+test: $(PROJECT) $(MONITORING) ## Run ruff and all the tests
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m pytest $(ARGS)
 
@@ -114,6 +115,26 @@ $(PROJECT): $(DEPENDENCIES)
 	rm -f $(VENV)/.project-*
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	touch $@
+
+# Prometheus and Alertmanager for the tests, from Debian's packages, unpacked and not installed.
+$(MONITORING): $(DEPENDENCIES)
+	@exec 9<Makefile
+	if command -v flock >/dev/null; then flock 9; fi
+	if [[ -e $@ ]]; then exit; fi
+	mkdir -p $(@D)
+	chmod a+rwx $(@D)  # apt's own user writes there
+	cd $(@D)
+	packages='prometheus prometheus-alertmanager'
+	if ! apt-get download --quiet $$packages; then
+	  apt-get update --quiet && apt-get download --quiet $$packages || {
+	    echo "Error: the tests need Debian's packages $$packages; apt-get could not download them" >&2
+	    exit 1
+	  }
+	fi
+	for package in *.deb; do dpkg-deb --extract "$$package" .; done
+	rm ./*.deb
+	usr/bin/prometheus --version 2>&1 | head -n 1
+	touch .complete
 
 # -- the lock ----------------------------------------------------------------------------------
 
