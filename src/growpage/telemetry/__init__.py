@@ -1,0 +1,1 @@
+"""What operators see: metrics, the live page, rules. Imports neither torch nor vLLM."""
