@@ -150,7 +150,7 @@ METRICS: tuple[Metric, ...] = (
         "growpage_intra_page_compress_ratio",
         Kind.GAUGE,
         "ratio",
-        "Bytes that the kept KV would take at 16 bits over the bytes that it takes: 1 with a 16-bit "
+        "Bytes that the kept KV would take at 16 bits over the bytes it takes: 1 with a 16-bit "
         "cache, 2 with an 8-bit one.",
     ),
     # ---- decisions ---------------------------------------------------------------------------
@@ -190,7 +190,7 @@ METRICS: tuple[Metric, ...] = (
         "growpage_decision_seconds",
         Kind.HISTOGRAM,
         "seconds",
-        "Time in a phase of a decision: decide (a scheduler's pass over all requests), measure (one "
+        "Time in a phase of a decision: decide (a pass of the scheduler), measure (one "
         "request's attention), compact (one compression), capture (a step's queries). On a device "
         "that runs asynchronously, the time to launch.",
         ("phase",),
