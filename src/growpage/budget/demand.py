@@ -33,6 +33,14 @@ class Demand:
         """``D_p(short) - D_p(long)``: positive when attention has recently become wider."""
         return self.short - self.long
 
+    def loss_at(self, survivors: int, page: int) -> float | None:
+        """The predicted loss of keeping ``survivors`` keys, in whole pages of ``page`` fewer.
+
+        None if it was not measured for as few.
+        """
+        fewer = -((survivors - self.cached) // page)
+        return self.losses[fewer - 1] if 1 <= fewer <= len(self.losses) else None
+
     @property
     def is_finite(self) -> bool:
         """Whether it can be decided by; if not, the keys or queries were not finite."""

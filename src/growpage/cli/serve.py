@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import shlex
+import shutil
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from growpage.budget.config import BudgetConfig
 from growpage.budget.errors import ConfigError
-from growpage.cli.flags import budget_parser, split_budget
+from growpage.budget.rollout import Rollout
+from growpage.cli.flags import PREFIX, budget_parser, split_budget
 from growpage.engine.kwargs import CONFIG_KEY, engine_kwargs
+from growpage.telemetry.settings import OPERATIONS_KEY, Operations
 
 DESCRIPTION = """\
 Serve MODEL with vLLM's OpenAI server, with a KV-cache budget on every request.
@@ -30,24 +36,73 @@ def serve(context: typer.Context) -> None:
     parser.add_argument(
         "--print-command", action="store_true", help="Print the vllm serve command and exit."
     )
+    add_operations(parser)
     options, budget, rest = split_budget(parser, context.args)
+    operations = read_operations(options)
     _check_block_size(budget, rest)
-    command = vllm_command(budget, rest)
+    command = vllm_command(budget, rest, operations)
     # Only now: vLLM takes seconds to import.
-    from growpage.engine.server import check_flags, parse_flags, run_server
+    from growpage.engine.server import allow_plugins, check_flags, parse_flags, run_server
 
     args = parse_flags(command[2:])
     if args.model_tag is None and not _has_flag(rest, "--model", "--config"):
         command[2:2] = _default_model(rest)
         args = parse_flags(command[2:])
+    plugins = allow_plugins()
     if options.print_command:
-        typer.echo(shlex.join(command))
+        typer.echo(f"VLLM_PLUGINS={shlex.quote(plugins)} {shlex.join(command)}")
         return
     check_flags(args)
     run_server(args)
 
 
-def vllm_command(budget: BudgetConfig, arguments: Sequence[str]) -> list[str]:
+def add_operations(parser: argparse.ArgumentParser) -> None:
+    """Add the flags for what an operator asks for besides the budget."""
+    flags = parser.add_argument_group("operations")
+    flags.add_argument(
+        f"{PREFIX}rollout",
+        metavar="FILE",
+        type=Path,
+        help="YAML or JSON file that says for whom budgets are enforced; read again when it "
+        "changes. Default: enforced for everyone.",
+    )
+    flags.add_argument(
+        f"{PREFIX}live",
+        action="store_true",
+        help="Show the pool, requests and decisions at /growpage.",
+    )
+    flags.add_argument(
+        f"{PREFIX}no-metrics",
+        action="store_true",
+        help="Export no metrics of growpage at /metrics.",
+    )
+
+
+def read_operations(options: argparse.Namespace) -> Operations:
+    """What the flags ask for; the folder that the live page needs is made.
+
+    Raises:
+        ConfigError: the rollout file is missing or wrong.
+    """
+    rollout: Path | None = options.growpage_rollout
+    if rollout is not None:
+        Rollout.from_file(rollout)
+    live = None
+    if options.growpage_live and not options.print_command:
+        live = Path(tempfile.mkdtemp(prefix="growpage-live-"))
+        atexit.register(shutil.rmtree, live, ignore_errors=True)
+    elif options.growpage_live:
+        live = Path(tempfile.gettempdir()) / "growpage-live"
+    return Operations(
+        metrics=not options.growpage_no_metrics,
+        live=live,
+        rollout=rollout.absolute() if rollout else None,
+    )
+
+
+def vllm_command(
+    budget: BudgetConfig, arguments: Sequence[str], operations: Operations
+) -> list[str]:
     """The ``vllm serve`` command for ``budget``; an ``--additional-config`` given is kept.
 
     Raises:
@@ -59,6 +114,7 @@ def vllm_command(budget: BudgetConfig, arguments: Sequence[str]) -> list[str]:
     rest, additional = _take_additional_config(arguments)
     kwargs = engine_kwargs(budget)
     additional[CONFIG_KEY] = kwargs["additional_config"][CONFIG_KEY]
+    additional[OPERATIONS_KEY] = operations.model_dump(mode="json", exclude_none=True)
     return [
         "vllm",
         "serve",

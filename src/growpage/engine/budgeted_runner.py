@@ -35,6 +35,7 @@ from growpage.engine.messages import ATTRIBUTE, CompactionPlan, StepAnswer, Step
 from growpage.engine.parallel import TensorParallel
 from growpage.engine.rotation import find_rotary, prove_rotary
 from growpage.engine.tap import Probe
+from growpage.engine.timer import PhaseTimer
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner as ModelRunner
@@ -51,11 +52,12 @@ class PendingAnswer:
     runner: str
     compactions: int
     reports: dict[str, PendingReport] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def settle(self) -> StepAnswer:
         """The answer, once the device has done the step."""
         reports = {request_id: pending.settle() for request_id, pending in self.reports.items()}
-        return StepAnswer(self.runner, self.compactions, reports)
+        return StepAnswer(self.runner, self.compactions, reports, self.seconds)
 
 
 class BudgetedRunner(ModelRunner):
@@ -80,6 +82,7 @@ class BudgetedRunner(ModelRunner):
             return
         self._message = StepMessage()
         self._compactions = 0
+        self._timer = PhaseTimer()
         self._answer: PendingAnswer | None = None
         self._layers = attention_layers(self.vllm_config)
         first = next(iter(self._layers.values()))
@@ -167,8 +170,9 @@ class BudgetedRunner(ModelRunner):
             )
         self._message = message
         for plan in message.plans:
-            budgeter.compact(plan, self._local_quota)
-            self._adopt_pages(plan)
+            with self._timer.phase("compact"):
+                budgeter.compact(plan, self._local_quota)
+                self._adopt_pages(plan)
         self._compactions += len(message.plans)
         budgeter.release(scheduler_output.finished_req_ids)
         budgeter.release(scheduler_output.preempted_req_ids or ())
@@ -184,9 +188,11 @@ class BudgetedRunner(ModelRunner):
         """Take in the step's queries, measure what it asks for, and prepare the answer."""
         if not scheduler_output.total_num_scheduled_tokens:
             return
-        budgeter.after_forward(self._rows)
+        with self._timer.phase("capture"):
+            budgeter.after_forward(self._rows)
+        reports = self._measure(budgeter)
         self._answer = PendingAnswer(
-            type(self).__name__, self._compactions, self._measure(budgeter)
+            type(self).__name__, self._compactions, reports, self._timer.take()
         )
         self._compactions = 0
 
@@ -206,7 +212,8 @@ class BudgetedRunner(ModelRunner):
             position = int(ends[request_id])
             cached = position - self._message.evicted.get(request_id, 0)
             table = self._page_table(request_id)[: cdiv(cached, budgeter.cache.page_tokens)]
-            report = budgeter.measure(request_id, epoch, position, cached, table)
+            with self._timer.phase("measure"):
+                report = budgeter.measure(request_id, epoch, position, cached, table)
             if report is not None:
                 reports[request_id] = report
         return reports

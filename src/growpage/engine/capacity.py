@@ -4,12 +4,16 @@ Compressions are carried out in the page accounting at once; the worker moves th
 the step's forward pass. Growth needs nothing here: vLLM finds that a request needs a page, and
 takes it. What the pass sees to is that the page is there, so that nobody is preempted for want of
 one.
+
+The same pass decides for requests that are only watched, over a book of the pages that they would
+hold (:mod:`growpage.engine.shadow`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from vllm.utils.math_utils import cdiv
 from vllm.v1.request import Request
@@ -23,8 +27,9 @@ from growpage.budget.sharing import (
     pages_above_floors,
     pages_to_give,
 )
-from growpage.engine.ledger import Ledger
-from growpage.engine.manager import Account, GrowPageManager
+from growpage.engine.journal import Journal
+from growpage.engine.limits import GrowthLimits
+from growpage.engine.manager import Account, PageSwap
 from growpage.engine.messages import CompactionPlan
 
 MEASURE_LEAD = 1
@@ -50,47 +55,79 @@ class Candidate:
     """Pages that vLLM wants to remain free after its admission."""
 
 
+class PageBook(Protocol):
+    """The page accounting, as far as decisions need it: vLLM's, or that of watched requests."""
+
+    accounts: dict[str, Account]
+    block_size: int
+
+    @property
+    def total_pages(self) -> int:
+        """Pages that requests can hold."""
+        ...
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that nobody holds."""
+        ...
+
+    def pages(self, request_id: str) -> int:
+        """Pages that the request holds."""
+        ...
+
+    def leading_pages(self, request_id: str, count: int) -> tuple[int, ...]:
+        """The request's first ``count`` pages."""
+        ...
+
+    def promised_pages(self) -> int:
+        """Free pages that admitted requests have been promised and do not hold yet."""
+        ...
+
+    def swap_pages(
+        self, request_id: str, first: int, wanted: int, least: int, spare: int
+    ) -> PageSwap | None:
+        """Give the request ``wanted`` private pages in place of those from ``first`` on."""
+        ...
+
+
 class CapacityController:
-    """Decides for all running requests, and keeps their accounts.
+    """Decides for the requests that it is given, and opens their accounts.
 
     Args:
         config: the budget.
         policy: made from it.
         pages: the page accounting.
-        ledger: where decisions are counted.
+        journal: where decisions are taken down.
+        limits: on growth, whatever the policy wants.
         max_model_len: the logical length that no request exceeds, in tokens.
+        clock: seconds, monotonic.
     """
 
     def __init__(
         self,
         config: BudgetConfig,
         policy: Policy,
-        pages: GrowPageManager,
-        ledger: Ledger,
+        pages: PageBook,
+        journal: Journal,
+        limits: GrowthLimits,
         max_model_len: int,
+        clock: Callable[[], float],
     ) -> None:
         self.config = config
         self.policy = policy
         self.pages = pages
-        self.ledger = ledger
+        self.journal = journal
+        self.ledger = journal.ledger
+        self.limits = limits
         self.max_model_len = max_model_len
+        self.clock = clock
         self.step = policy.pages.step_pages
         self.block = pages.block_size
 
     @property
-    def total_pages(self) -> int:
-        """Pages that requests can hold: vLLM's null block is never given out."""
-        return self.pages.block_pool.num_gpu_blocks - 1
-
-    @property
-    def free_pages(self) -> int:
-        """Pages that nobody holds; those that only the prefix cache knows included."""
-        return self.pages.block_pool.get_num_free_blocks()
-
-    @property
     def spare_pages(self) -> int:
         """Free pages that nobody has been promised."""
-        return self.free_pages - self.pages.promised_pages()
+        return self.pages.free_pages - self.pages.promised_pages()
 
     # ---- admission ---------------------------------------------------------------------------
 
@@ -102,12 +139,12 @@ class CapacityController:
         while they are computed again, so it need not hold them all at any time.
         """
         capacity = self.policy.initial_pages(request.num_prompt_tokens)
-        capacity = min(capacity, self.config.max_pages or capacity, self.total_pages)
+        capacity = min(capacity, self.config.max_pages or capacity, self.pages.total_pages)
         whole = cdiv(request.num_tokens + 1, self.block)
         replay_pages = None
         if request.num_output_tokens and whole > capacity:
             least = max(capacity, cdiv(request.num_prompt_tokens + 1, self.block))
-            replay_pages = min(least + REPLAY_STEPS * self.step, self.total_pages)
+            replay_pages = min(least + REPLAY_STEPS * self.step, self.pages.total_pages)
             if self.policy.shares and whole <= self.spare_pages:
                 replay_pages = whole
             whole = min(whole, replay_pages)
@@ -141,6 +178,8 @@ class CapacityController:
         """One pass over the running requests, in scheduling order."""
         plans: list[CompactionPlan | None] = []
         settled: list[tuple[Request, Account]] = []
+        accounts = self.pages.accounts
+        self.limits.begin_pass((accounts[name], self.pages.pages(name)) for name in accounts)
         for request in running:
             account = self.pages.accounts.get(request.request_id)
             if account is None:
@@ -166,8 +205,9 @@ class CapacityController:
         if self._cached(request, account) < held * self.block:
             return None
         if held < account.capacity:
-            full = self.free_pages == 0
+            full = self.pages.free_pages == 0
             return self._shrink(request, account, held, "pool") if full else None
+        account.boundary_at = account.boundary_at or self.clock()
         return self._at_boundary(request, account, held)
 
     def _at_boundary(self, request: Request, account: Account, held: int) -> CompactionPlan | None:
@@ -175,22 +215,27 @@ class CapacityController:
         spare = self.spare_pages
         demand = self._fresh_demand(request, account)
         boundary = Boundary(pages=held, ordinal=account.boundaries, demand=demand)
-        action = self.policy.decide(boundary, Pool(self.total_pages, spare))
+        action = self.policy.decide(boundary, Pool(self.pages.total_pages, spare))
         account.boundaries += 1
         account.report = None
         if action is Action.COMPRESS:
-            return self._shrink(request, account, held, "boundary")
-        limit = self.config.max_pages
+            return self._shrink(request, account, held, "boundary", demand)
+        limit, refused = self.config.max_pages, None
         if limit is not None and held + self.step > limit:
-            self.ledger.growths_refused += 1
-            return self._shrink(request, account, held, "max_pages")
-        if spare < 1:
-            self.ledger.growths_refused += 1
-            return self._shrink(request, account, held, "pool")
+            refused = "max_pages"
+        elif spare < 1:
+            refused = "pool"
+        else:
+            refused = self.limits.refusal(account, held, self.step)
+        if refused is not None:
+            self.journal.refused(refused)
+            return self._shrink(request, account, held, refused, demand)
         account.capacity += self.step
         # The step's first page is as good as taken; the pass must not spend it twice.
         account.promised = max(account.promised, held + 1)
-        self.ledger.growths += 1
+        self.limits.spend(account, self.step)
+        cold = demand is None and self.policy.needs_demand
+        self.journal.grown(request.request_id, "cold" if cold else "signal", held, demand)
         return None
 
     def _replay(self, request: Request, account: Account) -> CompactionPlan | None:
@@ -207,19 +252,20 @@ class CapacityController:
     ) -> list[CompactionPlan | None]:
         """Settle between all requests who gives pages, so that all who need one can take it."""
         plans: list[CompactionPlan | None] = []
-        most = self.config.max_pages
+        able: list[tuple[Request, Account]] = []
         for request, account in settled:
-            held, cached = self.pages.pages(request.request_id), self._cached(request, account)
-            if most is not None and (held > most or cached == most * self.block):
-                plans.append(self._shrink(request, account, most, "max_pages"))
-        given = {plan.request_id for plan in plans if plan is not None}
-        able = [pair for pair in settled if pair[0].request_id not in given]
+            plan = self._hold_to_limits(request, account)
+            if plan is None:
+                able.append((request, account))
+            else:
+                plans.append(plan)
 
-        for (request, account), pages in zip(able, self._agree(able, candidate), strict=True):
+        needed = self._claims(able) - self.spare_pages
+        reason = "pool" if needed > 0 or candidate is None else "admission"
+        given = self._agree(able, needed, candidate)
+        for (request, account), pages in zip(able, given, strict=True):
             if pages:
                 left = self._cached(request, account) - pages * self.block
-                waits = candidate is not None and self._claims(able) <= self.spare_pages
-                reason = "admission" if waits else "pool"
                 plans.append(self._compress(request, account, left, reason))
 
         # What nobody could give each one saves inside its own pages.
@@ -230,16 +276,39 @@ class CapacityController:
                 continue
             plan = None
             if claims > self.spare_pages:
+                self.journal.refused("pool")
                 plan = self._shrink(request, account, held, "pool")
             if plan is None:
-                self.ledger.growths += 1
+                self.limits.spend(account, 1)
+                demand = self._last_demand(account)
+                self.journal.grown(request.request_id, "spare", held, demand)
             else:
                 plans.append(plan)
                 claims -= 1
         return plans
 
-    def _agree(self, able: list[tuple[Request, Account]], candidate: Candidate | None) -> list[int]:
-        """Pages that each of the requests gives.
+    def _hold_to_limits(self, request: Request, account: Account) -> CompactionPlan | None:
+        """Compress a request that has reached a limit of its own, whatever memory there is."""
+        held, most = self.pages.pages(request.request_id), self.config.max_pages
+        claims = self._claims_a_page(request, account)
+        if claims:
+            account.boundary_at = account.boundary_at or self.clock()
+        if most is not None and (held > most or (claims and held == most)):
+            if claims:
+                self.journal.refused("max_pages")
+            return self._shrink(request, account, most, "max_pages")
+        if not claims or held < account.promised:
+            return None
+        refused = self.limits.refusal(account, held, 1)
+        if refused is None:
+            return None
+        self.journal.refused(refused)
+        return self._shrink(request, account, held, refused)
+
+    def _agree(
+        self, able: list[tuple[Request, Account]], needed: int, candidate: Candidate | None
+    ) -> list[int]:
+        """Pages that each of the requests gives, where ``needed`` are wanting now.
 
         Down to the floors for a page that somebody needs, for the watermark, and for one who waits
         if that is enough to admit it. If working sets have outgrown the pool, then for pages that
@@ -247,7 +316,6 @@ class CapacityController:
         """
         rule = GIVER_RULES[self.config.giver]
         floors = [self._holding(request, account) for request, account in able]
-        needed = self._claims(able) - self.spare_pages
         wanted = needed + self.config.watermark
         if candidate is not None:
             admitted = needed + self._admission_pages(candidate)
@@ -264,7 +332,7 @@ class CapacityController:
 
     def _holding(self, request: Request, account: Account) -> Holding:
         """What the request can give down to its floor."""
-        demand = account.report.demand if account.report else None
+        demand = self._last_demand(account)
         prompt = request.num_prompt_tokens
         floor = self.policy.floor_pages(prompt, demand)
         if self.config.max_pages is not None:
@@ -296,17 +364,32 @@ class CapacityController:
     # ---- one compression ---------------------------------------------------------------------
 
     def _shrink(
-        self, request: Request, account: Account, pages: int, reason: str
+        self,
+        request: Request,
+        account: Account,
+        pages: int,
+        reason: str,
+        demand: Demand | None = None,
     ) -> CompactionPlan | None:
         """Evict down to one step below ``pages`` full pages."""
-        return self._compress(request, account, (pages - self.step) * self.block, reason)
+        return self._compress(request, account, (pages - self.step) * self.block, reason, demand)
 
     def _compress(
-        self, request: Request, account: Account, survivors: int, reason: str
+        self,
+        request: Request,
+        account: Account,
+        survivors: int,
+        reason: str,
+        demand: Demand | None = None,
     ) -> CompactionPlan | None:
-        """Evict down to ``survivors`` tokens; none if that is not possible."""
+        """Evict down to ``survivors`` tokens; none if that is not possible.
+
+        ``demand``, by default the last that was measured, is for the journal.
+        """
         config, block = self.config, self.block
         request_id = request.request_id
+        demand = demand or self._last_demand(account)
+        held = self.pages.pages(request_id)
         cached = self._cached(request, account)
         prompt = request.num_prompt_tokens
         whole_prompt = config.protect_prompt and account.prompt_whole and cached >= prompt
@@ -331,15 +414,23 @@ class CapacityController:
             prefix = max(first * block, config.sink)
         account.prompt_whole &= prefix >= prompt
         account.evicted += cached - survivors
+        account.compressions += 1
         if account.replay_pages is None:
             account.promised = min(account.promised, account.capacity)
-        self.ledger.by_reason[reason] += 1
-        self.ledger.evicted_tokens += cached - survivors
         self.ledger.reclaimed_pages += max(swap.reclaimed, 0)
         self.ledger.copied_pages += swap.copied
+        self.journal.compressed(
+            request_id,
+            reason,
+            before=held,
+            after=first + len(swap.target),
+            evicted=cached - survivors,
+            demand=demand,
+            loss=demand.loss_at(survivors, block) if demand else None,
+        )
         return CompactionPlan(
             request_id=request_id,
-            kept=tuple(b.block_id for b in self.pages.req_to_blocks[request_id][:first]),
+            kept=self.pages.leading_pages(request_id, first),
             source=swap.source,
             target=swap.target,
             tokens=cached,
@@ -359,6 +450,9 @@ class CapacityController:
     def _is_last(self, request: Request) -> bool:
         """Whether the token that is due now, if any, is never computed: it ends the request."""
         return request.num_computed_tokens >= self._longest(request) - 1
+
+    def _last_demand(self, account: Account) -> Demand | None:
+        return account.report.demand if account.report else None
 
     def _fresh_demand(self, request: Request, account: Account) -> Demand | None:
         """The measurement made just before this boundary, or none."""

@@ -12,6 +12,7 @@ from growpage.budget.errors import ConfigError
 from growpage.budget.policies import make_policy
 from growpage.engine import seams
 from growpage.engine.kwargs import CONFIG_KEY
+from growpage.telemetry.settings import OPERATIONS_KEY, Operations
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -44,6 +45,25 @@ def config_of(vllm_config: VllmConfig) -> BudgetConfig:
     return config_of_or_none(vllm_config) or BudgetConfig()
 
 
+def operations_of(vllm_config: VllmConfig) -> Operations:
+    """What the engine was asked for besides the budget.
+
+    Raises:
+        ConfigError: it is not valid.
+    """
+    return operations_in(vllm_config.additional_config)
+
+
+def operations_in(additional: object) -> Operations:
+    """The same, out of vLLM's ``--additional-config``.
+
+    Raises:
+        ConfigError: it is not valid.
+    """
+    settings = additional.get(OPERATIONS_KEY) if isinstance(additional, dict) else None
+    return Operations.of(settings or {})
+
+
 def centres_keys(vllm_config: VllmConfig) -> bool:
     """Whether the engine stores its keys relative to their centre.
 
@@ -54,6 +74,13 @@ def centres_keys(vllm_config: VllmConfig) -> bool:
         vllm_config.cache_config.cache_dtype in EIGHT_BIT_CACHES
         and config_of(vllm_config).centre_keys
     )
+
+
+def served_names(vllm_config: VllmConfig) -> frozenset[str]:
+    """The names that the model is served under."""
+    model = vllm_config.model_config
+    served = model.served_model_name or model.model
+    return frozenset([served] if isinstance(served, str) else served)
 
 
 def check_engine(vllm_config: VllmConfig) -> None:
@@ -86,6 +113,8 @@ def check_pool(pages: int, vllm_config: VllmConfig) -> None:
     longest = -(-vllm_config.model_config.max_model_len // block)
     least = min(policy.least_pages(), longest)
     usable = pages - 1  # vLLM keeps one for itself
+    if operations_of(vllm_config).rollout is not None:
+        return  # requests may be served as by plain vLLM, which checks the pool itself
     if policy.compresses and usable < least:
         setting = "budget" if config.policy == "fixed" else "min_pages"
         raise ConfigError(

@@ -10,10 +10,6 @@ from dataclasses import dataclass, field
 class Ledger:
     """Totals since the engine started; only ever increased."""
 
-    growths: int = 0
-    """Capacity steps granted at a boundary."""
-    growths_refused: int = 0
-    """Growths that a policy wanted and the pool or ``max_pages`` did not allow."""
     evicted_tokens: int = 0
     reclaimed_pages: int = 0
     """Pages that compressions gave back to the pool."""
@@ -23,6 +19,8 @@ class Ledger:
     """Demand reports that came too late or from before a preemption, and were ignored."""
     refused_prompts: int = 0
     """Requests whose prompt is longer than the whole pool."""
+    confirmed: int = 0
+    """Compressions that the worker says it has carried out."""
     preemptions: int = 0
     computed_tokens: int = 0
     """Tokens that went through the model, prompts included."""
@@ -33,8 +31,28 @@ class Ledger:
 
     ``boundary``: the policy said so; ``pool``: pages are short; ``admission``: somebody waits for
     them; ``max_pages``: the limit is reached; ``over_capacity``: a prompt exceeds its capacity;
-    ``replay``: a preempted request is computed again in fewer pages than it has tokens.
+    ``replay``: a preempted request is computed again in fewer pages than it has tokens; ``quota``,
+    ``growth_rate``: a rollout's limits.
     """
+    growths_by_reason: Counter[str] = field(default_factory=Counter)
+    """Capacity steps granted at a boundary, by reason.
+
+    ``signal``: the policy wanted it; ``cold``: nothing had been measured yet; ``spare``: there was
+    memory for everyone.
+    """
+    refused_by_reason: Counter[str] = field(default_factory=Counter)
+    """Growths that a policy wanted and that were not allowed, by reason: ``pool``, ``max_pages``,
+    ``quota``, ``growth_rate``."""
+
+    @property
+    def growths(self) -> int:
+        """Growths for any reason."""
+        return self.growths_by_reason.total()
+
+    @property
+    def growths_refused(self) -> int:
+        """Growths refused for any reason."""
+        return self.refused_by_reason.total()
 
     @property
     def compressions(self) -> int:

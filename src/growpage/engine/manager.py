@@ -32,6 +32,19 @@ class Account:
     """Pages that it may hold while it is computed again after a preemption; none for any number."""
     report: DemandReport | None = None
     """The last measurement."""
+    enforced: bool = True
+    """Whether its budget is enforced; if not, it is served as by plain vLLM, promised nothing."""
+    tenant: str | None = None
+    """Whose request it is, if it says so."""
+    compressions: int = 0
+    peak_pages: int = 0
+    """The most pages held at once."""
+    boundary_at: float | None = None
+    """When it was seen to have filled its pages, in seconds; none if they have room."""
+    growth_credit: float = 0.0
+    """Pages that a rollout's growth rate lets it take."""
+    credited_at: float | None = None
+    """When the credit was last worked out, in seconds; none before."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +73,27 @@ class GrowPageManager(FullAttentionManager):
         self.accounts: dict[str, Account] = {}
         self.new_account: Callable[[str], Account] | None = None
         self.pages_allocated = 0
+        """Pages taken from the pool since the start."""
 
     # ---- what the scheduler asks -------------------------------------------------------------
+
+    @property
+    def total_pages(self) -> int:
+        """Pages that requests can hold: vLLM's null block is never given out."""
+        return int(self.block_pool.num_gpu_blocks) - 1
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that nobody holds; those that only the prefix cache knows included."""
+        return int(self.block_pool.get_num_free_blocks())
 
     def pages(self, request_id: str) -> int:
         """Pages that the request holds."""
         return len(self.req_to_blocks.get(request_id, ()))
+
+    def leading_pages(self, request_id: str, count: int) -> tuple[int, ...]:
+        """The request's first ``count`` pages."""
+        return tuple(block.block_id for block in self.req_to_blocks[request_id][:count])
 
     def promised_pages(self) -> int:
         """Free pages that admitted requests have been promised and do not hold yet."""
@@ -105,6 +133,7 @@ class GrowPageManager(FullAttentionManager):
         for block in uncached:
             self.block_pool._maybe_evict_cached_block(block)
         new = self.block_pool.get_new_blocks(fresh)
+        self.pages_allocated += len(new)
         target = [*target, *uncached, *new]
         kept = {block.block_id for block in target}
         given = [block for block in old if block.block_id not in kept]
@@ -165,6 +194,9 @@ class GrowPageManager(FullAttentionManager):
             request_id, num_tokens - self._evicted(request_id), num_tokens_main_model
         )
         self.pages_allocated += len(taken)
+        account = self.accounts.get(request_id)
+        if account is not None:
+            account.peak_pages = max(account.peak_pages, self.pages(request_id))
         return taken
 
     def cache_blocks(

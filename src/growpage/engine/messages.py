@@ -71,3 +71,6 @@ class StepAnswer:
     compactions: int
     """Plans carried out since the last answer."""
     reports: dict[str, DemandReport] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    """Time spent by phase since the last answer: ``compact`` for each plan, ``measure`` for each
+    report, ``capture`` for each step."""

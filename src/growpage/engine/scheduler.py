@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from vllm.logger import init_logger
@@ -12,13 +13,14 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from growpage.budget.policies import Policy, make_policy
-from growpage.engine.capacity import Candidate, CapacityController
-from growpage.engine.checks import check_engine, config_of
-from growpage.engine.ledger import Ledger
+from growpage.engine.capacity import Candidate
+from growpage.engine.checks import check_engine, config_of, operations_of, served_names
+from growpage.engine.enforcement import Enforcement
 from growpage.engine.manager import GrowPageManager
 from growpage.engine.messages import (
     ATTRIBUTE,
@@ -27,6 +29,9 @@ from growpage.engine.messages import (
     StepAnswer,
     StepMessage,
 )
+from growpage.engine.monitor import Monitor
+from growpage.engine.observations import Observations
+from growpage.engine.rollout import RolloutWatch
 from growpage.engine.watch import CompactionWatch
 
 logger = init_logger(f"vllm.{__name__}")  # vLLM shows its own loggers only
@@ -48,23 +53,40 @@ class BudgetMixin(Scheduler):
         self.budget_config = config_of(self.vllm_config)
         self.policy: Policy = make_policy(self.budget_config, managers[0].block_size)
         self.pages: GrowPageManager = managers[0]
-        self.ledger = Ledger()
-        self.capacity = CapacityController(
-            self.budget_config, self.policy, self.pages, self.ledger, self.max_model_len
+        operations = operations_of(self.vllm_config)
+        observations = Observations(wanted=operations.metrics)
+        self.enforcement = Enforcement(
+            self.budget_config,
+            self.policy,
+            self.pages,
+            RolloutWatch(operations.rollout, served_names(self.vllm_config), time.monotonic),
+            observations,
+            self.max_model_len,
+            time.monotonic,
+        )
+        self.capacity = self.enforcement.controller
+        self.ledger = self.capacity.ledger
+        self._monitor = Monitor(
+            self.vllm_config,
+            self.budget_config,
+            self.pages,
+            self.enforcement.journals,
+            observations,
+            time.monotonic,
         )
         self._lost_tokens: dict[str, int] = {}  # computed tokens of preempted requests
         self._failed: dict[str, str] = {}  # requests that end with an error, and why
         self._watch = CompactionWatch(str(self.parallel_config.worker_cls))
         if self.policy.compresses:
-            self.pages.new_account = lambda name: self.capacity.new_account(self.requests[name])
-        tokens = self.capacity.total_pages * self.pages.block_size
+            self.pages.new_account = lambda name: self.enforcement.new_account(self.requests[name])
+        tokens = self.pages.total_pages * self.pages.block_size
         # vLLM infers it from what a request may need, and ours need not grow to max_model_len.
         self.vllm_config.cache_config.kv_cache_size_tokens = tokens
         logger.info(
             "growpage: policy %s, %d tokens in %d pages of %d",
             self.budget_config.policy,
             tokens,
-            self.capacity.total_pages,
+            self.pages.total_pages,
             self.pages.block_size,
         )
 
@@ -74,13 +96,13 @@ class BudgetMixin(Scheduler):
         """Take in a request; one whose prompt can never fit fails with the next step's outputs."""
         super().add_request(request)
         pages = cdiv(request.num_prompt_tokens, self.pages.block_size)
-        if pages > self.capacity.total_pages:
+        if pages > self.pages.total_pages:
             self.ledger.refused_prompts += 1
             self._fail(
                 request.request_id,
                 f"the prompt has {request.num_prompt_tokens} tokens ({pages} pages), but the whole "
-                f"KV cache holds {self.capacity.total_pages * self.pages.block_size} "
-                f"({self.capacity.total_pages} pages); shorten it, or give the server more KV "
+                f"KV cache holds {self.pages.total_pages * self.pages.block_size} "
+                f"({self.pages.total_pages} pages); shorten it, or give the server more KV "
                 "cache",
             )
 
@@ -88,12 +110,19 @@ class BudgetMixin(Scheduler):
         """Decide, let vLLM schedule, and attach what the worker has to do."""
         plans = []
         if self.policy.compresses:
-            plans = self.capacity.decide(self.running, self._candidate())
-        planned = {plan.request_id: self.pages.accounts[plan.request_id] for plan in plans}
+            start = time.perf_counter()
+            plans = self.enforcement.decide(self.running, self._candidate())
+            self._monitor.passed(time.perf_counter() - start)
+        accounts = self.pages.accounts
+        planned = {plan.request_id: accounts[plan.request_id] for plan in plans}
         output = super().schedule(throttle_prefills)
         # A request that vLLM preempts after all has lost its pages: there is nothing to move.
-        alive = [p for p in plans if self.pages.accounts.get(p.request_id) is planned[p.request_id]]
+        alive = [p for p in plans if accounts.get(p.request_id) is planned[p.request_id]]
         setattr(output, ATTRIBUTE, self._message(output, alive))
+        self._monitor.scheduled(
+            (accounts[name] for name in output.num_scheduled_tokens if name in accounts),
+            [planned[plan.request_id] for plan in alive],
+        )
         self._count_recomputed(output)
         return output
 
@@ -104,8 +133,11 @@ class BudgetMixin(Scheduler):
         answer: StepAnswer | None = getattr(model_runner_output, ATTRIBUTE, None)
         if self.policy.compresses:
             self._watch.settled(len(getattr(scheduler_output, ATTRIBUTE).plans), answer)
-        for request_id, report in (answer.reports if answer else {}).items():
-            self._take_report(request_id, report)
+        if answer is not None:
+            self.ledger.confirmed += answer.compactions
+            self._monitor.answered(answer)
+            for request_id, report in answer.reports.items():
+                self._take_report(request_id, report)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._failed:
             self._send_failures(outputs)
@@ -113,8 +145,9 @@ class BudgetMixin(Scheduler):
 
     def _take_report(self, request_id: str, report: DemandReport) -> None:
         """Note a measurement; a stale one is ignored, and one that is not finite is an error."""
-        account = self.pages.accounts.get(request_id)
-        if account is None or report.epoch != self.requests[request_id].num_preemptions:
+        request = self.requests.get(request_id)
+        account = self.enforcement.account_of(request) if request else None
+        if request is None or account is None or report.epoch != request.num_preemptions:
             self.ledger.stale_reports += 1
         elif report.demand.is_finite:
             account.report = report
@@ -153,6 +186,8 @@ class BudgetMixin(Scheduler):
         request = self.waiting.peek_request()
         if request.status not in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
             return None
+        if not self.enforcement.holds_for(request):
+            return None
         blocks, *_ = self._get_local_prefix_cache_hit(request)
         held = sum(block.ref_cnt > 0 for block in blocks.blocks[0])
         return Candidate(request, held, self.kv_cache_manager.watermark_blocks)
@@ -165,7 +200,7 @@ class BudgetMixin(Scheduler):
         ``limits`` are vLLM's own: it has none in 0.32 and one in 0.33.
         """
         blocks, tokens, boundary, diverged = super()._get_local_prefix_cache_hit(request, *limits)
-        limit = self.capacity.hit_limit(request) if self.policy.compresses else None
+        limit = self.capacity.hit_limit(request) if self._limits(request) else None
         if limit is not None and tokens > limit:
             blocks = self.kv_cache_manager.truncate_computed_blocks(blocks, limit)
             tokens = limit
@@ -176,7 +211,7 @@ class BudgetMixin(Scheduler):
     ) -> int:
         """vLLM's last word on a chunk's length; a preempted request's chunks end at its pages."""
         tokens = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
-        if self.policy.compresses and tokens > 1:
+        if tokens > 1 and self._limits(request):
             limit = self.capacity.chunk_limit(request, num_computed_tokens)
             if limit is not None:
                 return min(tokens, limit)
@@ -186,7 +221,8 @@ class BudgetMixin(Scheduler):
         self, request: Request, timestamp: float, drop_stale_output: bool = False
     ) -> None:
         self.ledger.preemptions += 1
-        self._watch.preempted()
+        if self._limits(request):
+            self._watch.preempted()
         self._lost_tokens[request.request_id] = request.num_computed_tokens
         super()._preempt_request(request, timestamp, drop_stale_output)
 
@@ -194,7 +230,20 @@ class BudgetMixin(Scheduler):
         self, request: Request, delay_free_blocks: bool = False
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         self._lost_tokens.pop(request.request_id, None)
+        account = self.pages.accounts.get(request.request_id)
+        if account is not None:
+            self._monitor.ended(request, account)
         return super()._free_request(request, delay_free_blocks)
+
+    def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
+        """vLLM's statistics, with ours if they are due."""
+        stats = super().make_stats(*args, **kwargs)
+        self._monitor.settle(stats, self.requests, self.enforcement.mode)
+        return stats
+
+    def _limits(self, request: Request) -> bool:
+        """Whether the request can be compressed."""
+        return self.policy.compresses and self.enforcement.holds_for(request)
 
     # ---- figures -----------------------------------------------------------------------------
 
@@ -217,7 +266,7 @@ class BudgetMixin(Scheduler):
                 evicted[request_id] = account.evicted
             if self.policy.needs_demand:
                 request = self.requests[request_id]
-                if self.capacity.is_due_for_measurement(request, account):
+                if self.enforcement.is_due_for_measurement(request):
                     measure[request_id] = request.num_preemptions
         return StepMessage(plans=tuple(plans), evicted=evicted, measure=measure)
 

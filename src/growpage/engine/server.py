@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 
 from pydantic import ValidationError
 
 from growpage.budget.errors import ConfigError
 from growpage.engine import seams
 from growpage.engine.checks import check_engine, check_vllm, installed_version
+
+PLUGIN = "growpage"
+"""Our name in each of vLLM's plugin groups."""
 
 
 def parse_flags(flags: Sequence[str]) -> argparse.Namespace:
@@ -46,6 +51,31 @@ def check_flags(args: argparse.Namespace) -> None:
     finally:
         logging.disable(logging.NOTSET)
     check_engine(vllm_config)
+
+
+def allow_plugins() -> str:
+    """Let vLLM load our routes, and go on loading every other plugin: ``VLLM_PLUGINS``.
+
+    vLLM loads plugins that add routes only if they are named there, and then no plugin of any kind
+    that is not. A value that is set already is completed.
+    """
+    given = os.environ.get("VLLM_PLUGINS")
+    names = set(given.split(",")) - {""} if given is not None else _discovered_plugins()
+    os.environ["VLLM_PLUGINS"] = ",".join(sorted(names | {PLUGIN}))
+    return os.environ["VLLM_PLUGINS"]
+
+
+def _discovered_plugins() -> set[str]:
+    """The plugins that vLLM loads of its own accord."""
+    from vllm import plugins
+
+    groups = (
+        plugins.DEFAULT_PLUGINS_GROUP,
+        plugins.IO_PROCESSOR_PLUGINS_GROUP,
+        plugins.PLATFORM_PLUGINS_GROUP,
+        plugins.STAT_LOGGER_PLUGINS_GROUP,
+    )
+    return {point.name for group in groups for point in entry_points(group=group)}
 
 
 def run_server(args: argparse.Namespace) -> None:

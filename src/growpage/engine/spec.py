@@ -13,7 +13,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry, register_kv_cache_spec
 
 from growpage.budget.policies import make_policy
-from growpage.engine.checks import config_of
+from growpage.engine.checks import config_of, operations_of
 from growpage.engine.manager import GrowPageManager
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class GrowPageSpec(FullAttentionSpec):
         """What the pool must hold at least: the smallest capacity, not ``max_model_len`` tokens."""
         longest = super().max_memory_usage_bytes(vllm_config)
         policy = make_policy(config_of(vllm_config), self.block_size)
-        if not policy.compresses:
-            return longest
+        if not policy.compresses or operations_of(vllm_config).rollout is not None:
+            return longest  # with a rollout, requests may have no budget at times
         return min(longest, policy.least_pages() * self.page_size_bytes)
 
     @classmethod

@@ -1,0 +1,143 @@
+"""Whose budget is enforced and whose is only watched, and the decisions for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vllm.v1.request import Request
+
+from growpage.budget.config import BudgetConfig
+from growpage.budget.policies import Policy
+from growpage.budget.rollout import TENANT_FIELD, Mode, Origin
+from growpage.engine.capacity import Candidate, CapacityController, PageBook, is_replaying
+from growpage.engine.journal import Journal
+from growpage.engine.limits import GrowthLimits
+from growpage.engine.manager import Account, GrowPageManager
+from growpage.engine.messages import CompactionPlan
+from growpage.engine.observations import Observations
+from growpage.engine.rollout import RolloutWatch
+from growpage.engine.shadow import ShadowBook
+
+
+class Enforcement:
+    """Divides the running requests by the stage of the rollout.
+
+    Args:
+        config: the budget.
+        policy: made from it.
+        pages: the page accounting.
+        rollout: the stage in force.
+        observations: takes values for histograms.
+        max_model_len: the logical length that no request exceeds, in tokens.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        config: BudgetConfig,
+        policy: Policy,
+        pages: GrowPageManager,
+        rollout: RolloutWatch,
+        observations: Observations,
+        max_model_len: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self.rollout = rollout
+        self.journals = Journal("enforce", observations), Journal("observe", observations)
+        self._pages = pages
+
+        def controller(book: PageBook, journal: Journal) -> CapacityController:
+            limits = GrowthLimits(lambda: rollout.current, clock)
+            return CapacityController(config, policy, book, journal, limits, max_model_len, clock)
+
+        self.controller = controller(pages, self.journals[0])
+        self._shadow = ShadowBook(pages, self._shadow_account)
+        self._watcher = controller(self._shadow, self.journals[1])
+
+    @property
+    def mode(self) -> Mode:
+        """Of the stage; with ``enforce`` some requests may still be watched only."""
+        return self.rollout.current.mode
+
+    def holds_for(self, request: Request) -> bool:
+        """Whether the request's budget is enforced."""
+        account = self._pages.accounts.get(request.request_id)
+        return account.enforced if account else self.rollout.enforces(origin_of(request))
+
+    def new_account(self, request: Request) -> Account:
+        """What an admitted request gets; one that is watched is promised nothing, as by vLLM."""
+        if self.rollout.enforces(origin_of(request)):
+            account = self.controller.new_account(request)
+        else:
+            account = Account(capacity=0, promised=0, enforced=False)
+        account.tenant = origin_of(request).tenant
+        return account
+
+    def account_of(self, request: Request) -> Account | None:
+        """The account by which decisions about the request are taken."""
+        account = self._pages.accounts.get(request.request_id)
+        if account is None or account.enforced:
+            return account
+        return self._shadow.accounts.get(request.request_id)
+
+    def decide(
+        self, running: Sequence[Request], candidate: Candidate | None
+    ) -> list[CompactionPlan]:
+        """One pass over the running requests; plans for those whose budgets are enforced."""
+        if not self.rollout.may_observe:
+            return self.controller.decide(running, candidate)
+        if self.rollout.look():
+            self._reassign(running)
+        enforced = [request for request in running if self.holds_for(request)]
+        watched = [
+            request
+            for request in running
+            if not self.holds_for(request)
+            and request.request_id in self._pages.accounts
+            and not is_replaying(request)
+        ]
+        self._shadow.follow(watched)
+        self._watcher.decide(watched)
+        return self.controller.decide(enforced, candidate)
+
+    def is_due_for_measurement(self, request: Request) -> bool:
+        """Whether the step that computed the request's last token is to measure its demand."""
+        account = self.account_of(request)
+        if account is None:
+            return False
+        controller = self._watcher if account.enforced is False else self.controller
+        return controller.is_due_for_measurement(request, account)
+
+    def _reassign(self, running: Sequence[Request]) -> None:
+        """Put running requests where another stage of the rollout wants them.
+
+        One that comes under its budget keeps what it holds and is compressed from there; one that
+        leaves it gets nothing back that was evicted.
+        """
+        for request in running:
+            account = self._pages.accounts.get(request.request_id)
+            enforced = self.rollout.enforces(origin_of(request))
+            if account is None or account.enforced == enforced:
+                continue
+            account.enforced, account.report, account.replay_pages = enforced, None, None
+            account.promised = account.capacity = 0
+            if enforced:
+                fresh = self.controller.new_account(request)
+                account.capacity = fresh.capacity
+                account.promised = min(fresh.capacity, self._pages.pages(request.request_id))
+
+    def _shadow_account(self, request: Request) -> Account:
+        account = self._watcher.new_account(request)
+        account.enforced, account.replay_pages = False, None
+        account.evicted = self._pages.accounts[request.request_id].evicted
+        account.tenant = origin_of(request).tenant
+        return account
+
+
+def origin_of(request: Request) -> Origin:
+    """Whose request it is, as it says, and which adapter it uses."""
+    sampling, lora = request.sampling_params, request.lora_request
+    tenant = ((sampling and sampling.extra_args) or {}).get(TENANT_FIELD)
+    return Origin(
+        tenant=None if tenant is None else str(tenant), adapter=lora.lora_name if lora else None
+    )

@@ -1,0 +1,134 @@
+"""Makes the reports that an engine sends to its server, out of what the scheduler knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from vllm.v1.request import Request
+
+from growpage._version import __version__
+from growpage.engine.journal import Journal
+from growpage.engine.manager import GrowPageManager
+from growpage.engine.observations import Observations
+from growpage.telemetry.report import Report
+
+INTERVAL_S = 0.25
+"""Seconds between two reports of a busy engine."""
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What does not change while the engine runs."""
+
+    policy: str
+    score: str
+    cache: str
+    """Type of the KV cache."""
+    bytes_ratio: float
+    """Bytes of a 16-bit cache over those of this one."""
+    max_num_seqs: int
+
+
+class Reporter:
+    """Reports of one engine.
+
+    Args:
+        facts: about the engine.
+        pages: the page accounting.
+        journals: of every mode.
+        observations: values for the histograms.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        facts: EngineFacts,
+        pages: GrowPageManager,
+        journals: Sequence[Journal],
+        observations: Observations,
+        clock: Callable[[], float],
+    ) -> None:
+        self._facts = facts
+        self._pages = pages
+        self._journals = journals
+        self._observations = observations
+        self._clock = clock
+        self._next = clock()
+        self._sent: dict[tuple[str, Labels], float] = {}
+
+    def report(self, requests: Mapping[str, Request], mode: str) -> Report | None:
+        """A report, if one is due: now and then, and whenever the engine falls idle."""
+        if requests and self._clock() < self._next:
+            return None
+        self._next = self._clock() + INTERVAL_S
+        return Report(
+            counters=list(self._new_counts()),
+            gauges=list(self._gauges(requests, mode)),
+            values=self._observations.drain(),
+        )
+
+    def _new_counts(self) -> Iterator[tuple[str, Labels, float]]:
+        """Counters that have moved since the last report, and by how much."""
+        for name, labels, total in self._totals():
+            more = total - self._sent.get((name, labels), 0)
+            if more:
+                self._sent[name, labels] = total
+                yield name, labels, more
+
+    def _totals(self) -> Iterator[tuple[str, Labels, float]]:
+        yield "growpage_kv_page_allocations", (), self._pages.pages_allocated
+        for journal in self._journals:
+            ledger, mode = journal.ledger, journal.mode
+            yield "growpage_reclaimed_pages", (mode,), ledger.reclaimed_pages
+            yield "growpage_evicted_tokens", (mode,), ledger.evicted_tokens
+            for name, by_reason in (
+                ("growpage_compressions", ledger.by_reason),
+                ("growpage_growths", ledger.growths_by_reason),
+                ("growpage_growth_refused", ledger.refused_by_reason),
+            ):
+                for reason, count in by_reason.items():
+                    yield name, (reason, mode), count
+            yield "growpage_recomputed_tokens", (), ledger.recomputed_tokens
+            yield "growpage_refused_prompts", (), ledger.refused_prompts
+            yield "growpage_compactions_confirmed", (), ledger.confirmed
+
+    def _gauges(
+        self, requests: Mapping[str, Request], mode: str
+    ) -> Iterator[tuple[str, Labels, float]]:
+        facts, book = self._facts, self._pages
+        logical = kept = slots = 0
+        for name, account in book.accounts.items():
+            tokens = requests[name].num_computed_tokens
+            logical += tokens
+            kept += tokens - account.evicted
+            slots += book.pages(name) * book.block_size
+        yield "growpage_kv_kept_tokens", (), kept
+        yield "growpage_kv_logical_tokens", (), logical
+        yield "growpage_kv_capacity_tokens", (), book.total_pages * book.block_size
+        yield "growpage_kv_page_utilization", (), min(kept / slots, 1.0) if slots else 1.0
+        yield "growpage_compression_ratio", (), logical / kept if kept else 1.0
+        yield "growpage_intra_page_compress_ratio", (), facts.bytes_ratio
+        yield "growpage_page_table_fragmentation", (), fragmentation(book)
+        yield "growpage_orphaned_pages", (), orphaned_pages(book)
+        yield "growpage_max_num_seqs", (), facts.max_num_seqs
+        yield "growpage_mode_info", (facts.policy, facts.score, mode, facts.cache, __version__), 1
+
+
+def fragmentation(pages: GrowPageManager) -> float:
+    """Neighbours in the requests' page tables that are none in memory, over all neighbours."""
+    neighbours = apart = 0
+    for blocks in pages.req_to_blocks.values():
+        ids = [block.block_id for block in blocks]
+        neighbours += max(len(ids) - 1, 0)
+        apart += sum(after - before != 1 for before, after in pairwise(ids))
+    return apart / neighbours if neighbours else 0.0
+
+
+def orphaned_pages(pages: GrowPageManager) -> int:
+    """Pages that are neither free nor in any request's table."""
+    held = {block.block_id for blocks in pages.req_to_blocks.values() for block in blocks}
+    return pages.total_pages - pages.free_pages - len(held)
