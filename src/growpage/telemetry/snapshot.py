@@ -6,7 +6,10 @@ It holds sizes, decisions and request ids, never text.
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal
+
+# Not typing's own, which pydantic can check only from Python 3.12 on.
+from typing_extensions import NotRequired, TypedDict
 
 Mode = Literal["observe", "enforce"]
 
@@ -71,8 +74,12 @@ class Snapshot(TypedDict):
     block_size: int
     """Tokens in a page."""
     total_pages: int
+    """Pages of the pool; their numbers run from 1, since vLLM keeps page 0 for itself."""
     free_pages: int
     """Pages that nobody holds, those that only the prefix cache knows included."""
+    cached_pages: NotRequired[list[int]]
+    """The physical pages that nobody holds and whose content the prefix cache still knows; absent
+    where the engine does not say."""
     running: int
     waiting: int
     max_num_seqs: int
@@ -82,3 +89,14 @@ class Snapshot(TypedDict):
     totals: dict[str, float]
     """Since the engine started: ``compressions``, ``growths``, ``growths_refused``,
     ``evicted_tokens``, ``reclaimed_pages``, ``preemptions``, ``recomputed_share``."""
+
+
+class LiveState(TypedDict):
+    """What a server answers at ``/growpage/state.json``."""
+
+    time: float
+    """Unix time in seconds, by the server's clock."""
+    engines: list[Snapshot]
+    """By index."""
+    unreadable: list[str]
+    """Names of the engines' files that hold no snapshot."""
