@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from growpage.budget.demand import Demand, lost_mass_sums, working_set_sums
+from growpage.budget.demand import Demand, demand_sums
 from growpage.budget.summaries import LONG, SHORT
 
 
@@ -32,7 +32,7 @@ def test_sums_are_those_of_a_loop(group: int, dtype: torch.dtype, mass: float) -
                     expected[which] += 1
                     if held >= mass:
                         break
-    sums = working_set_sums(summaries, keys, 0.4, mass)
+    sums = demand_sums(summaries, keys, 0.4, mass, [])
     assert sums.tolist() == [expected[SHORT], expected[LONG]]
     assert sums[0] < sums[1]
 
@@ -50,7 +50,7 @@ def test_lost_mass_is_that_of_a_loop(group: int) -> None:
             logits = keys[layer, head // group].double() @ summaries[SHORT, layer, head].double()
             weights = sorted((logits * 0.4).softmax(-1).tolist(), reverse=True)
             expected += torch.tensor([sum(weights[size:]) for size in capacities])
-    found = lost_mass_sums(summaries, keys, 0.4, capacities)
+    found = demand_sums(summaries, keys, 0.4, 0.9, capacities)[2:]
     assert torch.allclose(found, expected, atol=1e-5)
     assert found[1] > found[0] > found[3] >= 0
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from growpage.budget.config import BudgetConfig
-from growpage.budget.demand import Demand, lost_mass_sums, working_set_sums
+from growpage.budget.demand import Demand, demand_sums
 from growpage.budget.policies import POLICIES
 from growpage.budget.rope import Rotary
 from growpage.budget.scores import SCORES, CacheView
@@ -119,7 +119,6 @@ class Budgeter:
             else None
         )
         self.cache: PagedCache | None = None
-        self._needs_losses = needs_losses(config)
         self._slots: dict[str, int] = {}
         self._free_slots = list(range(max_requests))
 
@@ -199,14 +198,13 @@ class Budgeter:
             return None
         summaries = self._rotated_summaries(slot, position)
         fewer = [cached - pages * self.cache.page_tokens for pages in range(1, LOSS_PAGES + 1)]
-        capacities = [size for size in fewer if size > 0] if self._needs_losses else []
+        capacities = [size for size in fewer if size > 0]
         sums = torch.zeros(2 + len(capacities), dtype=torch.double, device=self.device)
         for layers in self.cache.layer_chunks(cached):
             keys = self.cache.keys(layers, table)[:, :, :cached]
-            seen = summaries[:, layers]
-            sums[:2] += working_set_sums(seen, keys, self.shape.scale, self.config.mass)
-            if capacities:
-                sums[2:] += lost_mass_sums(seen, keys, self.shape.scale, capacities)
+            sums += demand_sums(
+                summaries[:, layers], keys, self.shape.scale, self.config.mass, capacities
+            )
         # Every query head is on one worker, also where KV heads are replicated.
         rows = self.shape.layers * self.shape.query_heads * self.workers.size
         sums = self.workers.total(sums).to("cpu", non_blocking=True)
@@ -280,12 +278,6 @@ class Budgeter:
 def needs_summaries(config: BudgetConfig) -> bool:
     """Whether anything that ``config`` names looks at the query summaries."""
     return POLICIES[config.policy].needs_demand or config.score == "summary"
-
-
-def needs_losses(config: BudgetConfig) -> bool:
-    """Whether anything that ``config`` names looks at predicted losses."""
-    shares = POLICIES[config.policy].shares
-    return shares and (config.giver == "least_loss" or config.floor_loss is not None)
 
 
 def _seed(*parts: object) -> int:
