@@ -74,14 +74,17 @@ class BudgetedRunner(ModelRunner):
         """Load the model, check its attention layers, centre their keys and tap their queries."""
         super().load_model(load_dummy_weights)
         config = self._budget_config = config_of(self.vllm_config)
-        if centres_keys(self.vllm_config):
-            centre_keys(self.model, self.vllm_config, attention_layers(self.vllm_config))
+        centred = centres_keys(self.vllm_config)
+        if config.policy == "full" and not centred:
+            return
+        self._layers = attention_layers(self.vllm_config)
+        if centred:
+            centre_keys(self.model, self.vllm_config, self._layers)
         if config.policy == "full":
             return
         self._message = StepMessage()
         self._compactions = 0
         self._answer: PendingAnswer | None = None
-        self._layers = attention_layers(self.vllm_config)
         first = next(iter(self._layers.values()))
         self.budgeter = Budgeter(
             config,
