@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 
@@ -57,3 +60,19 @@ def test_lost_mass_is_that_of_a_loop(group: int) -> None:
 
 def test_delta_is_short_minus_long() -> None:
     assert Demand(short=30.5, long=20.0, cached=100).delta == 10.5
+
+
+@pytest.mark.parametrize(
+    ("figures", "finite"),
+    [
+        ({}, True),
+        ({"entropy": 2.0, "density": 0.5, "losses": (0.1, 0.2)}, True),
+        ({"losses": (0.1, math.nan)}, False),
+        ({"entropy": math.nan, "density": 0.5}, False),
+        ({"entropy": 2.0, "density": math.inf}, False),
+        ({"short": math.nan}, False),
+    ],
+)
+def test_one_figure_that_is_not_finite_spoils_all(figures: dict[str, Any], finite: bool) -> None:
+    given = {"short": 30.0, "long": 20.0, "cached": 100, **figures}
+    assert Demand(**given).is_finite is finite

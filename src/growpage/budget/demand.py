@@ -27,6 +27,10 @@ class Demand:
     losses: tuple[float, ...] = ()
     """Mass of the short summary's attention that the best keys miss if 1, 2, ... pages fewer are
     kept; empty if there is no page to spare."""
+    entropy: float | None = None
+    """LTS (:mod:`growpage.budget.entropy`), in nats; none if it is not tracked."""
+    density: float | None = None
+    """Density of STS, from 1/8 to 1; none if it is not tracked."""
 
     @property
     def delta(self) -> float:
@@ -36,7 +40,8 @@ class Demand:
     @property
     def is_finite(self) -> bool:
         """Whether it can be decided by; if not, the keys or queries were not finite."""
-        return all(map(isfinite, (self.short, self.long, *self.losses)))
+        tracked = (each for each in (self.entropy, self.density) if each is not None)
+        return all(map(isfinite, (self.short, self.long, *self.losses, *tracked)))
 
 
 def demand_sums(
