@@ -6,11 +6,12 @@ scheduler. How the step itself is shortened to physical lengths is the matter of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from vllm.forward_context import set_forward_context
@@ -188,6 +189,8 @@ class BudgetedRunner(ModelRunner):
         if not scheduler_output.total_num_scheduled_tokens:
             return
         budgeter.after_forward(self._rows)
+        if budgeter.entropy is not None:
+            self._note_entropy(budgeter)
         self._answer = PendingAnswer(
             type(self).__name__, self._compactions, self._measure(budgeter)
         )
@@ -197,6 +200,19 @@ class BudgetedRunner(ModelRunner):
         """The answer to the step that was last carried out, once."""
         answer, self._answer = self._answer, None
         return answer
+
+    def _note_entropy(self, budgeter: Budgeter) -> None:
+        """Look at the attention of the step's decode rows."""
+        assert budgeter.cache is not None
+        decodes = np.flatnonzero(self._rows.decodes)
+        if len(decodes) == 0:
+            return
+        names = [self._rows.request_ids[row] for row in decodes]
+        positions = self._rows.start[decodes]
+        evicted = np.array([self._message.evicted.get(name, 0) for name in names])
+        cached = positions + 1 - evicted
+        tables = self._page_tables(names, cdiv(int(cached.max()), budgeter.cache.page_tokens))
+        budgeter.note_entropy(names, positions, cached, tables)
 
     def _measure(self, budgeter: Budgeter) -> dict[str, PendingReport]:
         """Measure the requests that the step asked for."""
@@ -208,7 +224,8 @@ class BudgetedRunner(ModelRunner):
         for request_id, epoch in self._message.measure.items():
             position = int(ends[request_id])
             cached = position - self._message.evicted.get(request_id, 0)
-            table = self._page_table(request_id)[: cdiv(cached, budgeter.cache.page_tokens)]
+            pages = cdiv(cached, budgeter.cache.page_tokens)
+            (table,) = self._page_tables([request_id], pages)
             report = budgeter.measure(request_id, epoch, position, cached, table)
             if report is not None:
                 reports[request_id] = report
@@ -220,6 +237,9 @@ class BudgetedRunner(ModelRunner):
         """Replace the pages that vLLM's runner remembers of a compressed request."""
         raise NotImplementedError
 
-    def _page_table(self, request_id: str) -> Tensor:
-        """The request's pages as the step's attention finds them: ``[n]``, perhaps with a rest."""
+    def _page_tables(self, request_ids: Sequence[str], pages: int) -> Tensor:
+        """The requests' first pages as the step's attention finds them: ``[n, pages]``.
+
+        A row that has fewer is filled up with any pages that there are.
+        """
         raise NotImplementedError
