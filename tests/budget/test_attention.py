@@ -37,6 +37,23 @@ def test_weights_are_those_of_a_loop(group: int, lead: tuple[int, ...], dtype: t
                 )
 
 
+def test_padding_is_not_seen() -> None:
+    generator = torch.Generator().manual_seed(2)
+    queries = torch.randn(2, 3, N, 4, DIM, generator=generator)
+    keys = torch.randn(2, 3, KV_HEADS, TOKENS, DIM, generator=generator)
+    lengths = torch.tensor([[1, 37, 20], [36, 5, 2]])
+    for row in range(2):
+        for column in range(3):
+            keys[row, column, :, lengths[row, column] :] = torch.nan
+    weights = attention_weights(queries, keys, 0.5, lengths=lengths)
+    for row in range(2):
+        for column in range(3):
+            length = int(lengths[row, column])
+            alone = attention_weights(queries[row, column], keys[row, column, :, :length], 0.5)
+            torch.testing.assert_close(weights[row, column, ..., :length], alone)
+            assert not weights[row, column, ..., length:].any()
+
+
 def test_large_logits_do_not_overflow() -> None:
     queries, keys = torch.full((1, 1, 4), 1e4), torch.eye(4).unsqueeze(0) * 1e4
     torch.testing.assert_close(

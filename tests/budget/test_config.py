@@ -36,9 +36,9 @@ def test_defaults_are_valid_on_every_block_size() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "allowed"),
     [
-        ("policy", "zipage", "one of full, fixed, growpage, every, elastic"),
-        ("policy", None, "one of full, fixed, growpage, every, elastic"),
-        ("policy", ["full"], "one of full, fixed, growpage, every, elastic"),
+        ("policy", "zipage", "one of full, fixed, growpage, every, elastic, entropy"),
+        ("policy", None, "one of full, fixed, growpage, every, elastic, entropy"),
+        ("policy", ["full"], "one of full, fixed, growpage, every, elastic, entropy"),
         ("score", "Window", "one of window, summary, streaming, random"),
         ("budget", 0, AT_LEAST_1),
         ("budget", -512, AT_LEAST_1),
@@ -77,6 +77,10 @@ def test_defaults_are_valid_on_every_block_size() -> None:
         ("tau", True, "a finite number"),
         ("warmup", 0, AT_LEAST_1),
         ("growth_rate", 1.01, "a number, at least 0 and at most 1"),
+        ("track_entropy", 2, "true or false"),
+        ("entropy_boundary", -0.1, "a number, at least 0"),
+        ("entropy_dense", 1.1, "a number, at least 0 and at most 1"),
+        ("entropy_wide", float("nan"), "a number, at least 0"),
         ("seed", -1, "an integer, at least 0"),
     ],
 )

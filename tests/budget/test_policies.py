@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from growpage.budget.config import BudgetConfig, ConfigError, PolicyName
 from growpage.budget.demand import Demand
-from growpage.budget.policies import POLICIES, Action, Boundary, Policy, Pool, make_policy
+from growpage.budget.policies import (
+    POLICIES,
+    Action,
+    Boundary,
+    Policy,
+    Pool,
+    make_policy,
+    measures_demand,
+    tracks_entropy,
+)
 
 POOL = Pool(total_pages=100, spare_pages=10)
 
@@ -28,7 +37,9 @@ def boundary(ordinal: int = 0, delta: float | None = None) -> Boundary:
 
 def test_every_name_of_the_configuration_has_a_policy() -> None:
     assert tuple(POLICIES) == get_args(PolicyName)
-    assert {name for name in POLICIES if policy(name).needs_demand} == {"growpage", "elastic"}
+    needs_demand = {name for name in POLICIES if policy(name).needs_demand}
+    assert needs_demand == {"growpage", "elastic", "entropy"}
+    assert {name for name in POLICIES if policy(name).needs_entropy} == {"entropy"}
     assert {name for name in POLICIES if policy(name).shares} == {"elastic"}
     assert {name for name in POLICIES if not policy(name).compresses} == {"full"}
 
@@ -76,7 +87,7 @@ def test_every_spreads_its_growth() -> None:
     assert grows == [False, False, False, True] * 3
 
 
-@pytest.mark.parametrize("name", ["full", "growpage", "every", "elastic"])
+@pytest.mark.parametrize("name", ["full", "growpage", "every", "elastic", "entropy"])
 @pytest.mark.parametrize(
     ("prompt", "step", "pages"),
     [
@@ -110,7 +121,7 @@ def test_fixed_capacity_is_the_budget_whatever_the_prompt(budget: int, pages: in
         assert policy("fixed", budget=budget).initial_pages(prompt) == pages
 
 
-@pytest.mark.parametrize("name", ["growpage", "every", "elastic"])
+@pytest.mark.parametrize("name", ["growpage", "every", "elastic", "entropy"])
 def test_a_pool_must_hold_the_least_capacity(name: str) -> None:
     assert policy(name, min_pages=7).least_pages() == 7
     assert policy("fixed", budget=100).least_pages() == 3
@@ -144,6 +155,71 @@ def test_the_floor_by_predicted_loss(bound: float, pages: int) -> None:
     """320 tokens are cached; one step is left above what the loss allows."""
     demand = Demand(short=300, long=90, cached=320, losses=(0.05, 0.1, 0.2))
     assert policy("elastic", floor_loss=bound).floor_pages(20, demand) == pages
+
+
+@pytest.mark.parametrize(
+    ("pages", "entropy", "density", "action"),
+    [
+        # Four pages, and a fifth of that for each nat: 5.6 pages at 2 nats, 8 at 5.
+        (5, 2.0, 1.0, Action.GROW),
+        (6, 2.0, 1.0, Action.COMPRESS),
+        (7, 5.0, 1.0, Action.GROW),
+        (8, 5.0, 1.0, Action.COMPRESS),
+        (8, 5.0, 0.7, Action.GROW),
+        (8, 2.1, 0.7, Action.COMPRESS),
+        (8, 2.15, 0.7, Action.GROW),
+        (8, 2.15, 0.71, Action.COMPRESS),
+        (4, 0.0, 0.2, Action.COMPRESS),
+        (4, 0.01, 1.0, Action.GROW),
+    ],
+)
+def test_entropy_grows_to_its_boundary_and_beyond_it_while_wide_and_not_settled(
+    pages: int, entropy: float, density: float, action: Action
+) -> None:
+    demand = Demand(short=10, long=10, cached=200, entropy=entropy, density=density)
+    seen = Boundary(pages=pages, ordinal=0, demand=demand)
+    assert policy("entropy").decide(seen, POOL) is action
+
+
+@pytest.mark.parametrize(
+    ("settings", "action"),
+    [
+        ({}, Action.COMPRESS),
+        ({"min_pages": 7}, Action.GROW),
+        ({"entropy_boundary": 0.6}, Action.GROW),
+        ({"entropy_dense": 0.8}, Action.GROW),
+        ({"entropy_dense": 0.8, "entropy_wide": 2.5}, Action.COMPRESS),
+    ],
+)
+def test_the_thresholds_of_entropy_are_settings(settings: dict[str, Any], action: Action) -> None:
+    demand = Demand(short=10, long=10, cached=200, entropy=2.5, density=0.75)
+    seen = Boundary(pages=8, ordinal=0, demand=demand)
+    assert policy("entropy", **settings).decide(seen, POOL) is action
+
+
+@pytest.mark.parametrize("demand", [None, Demand(short=10, long=10, cached=200)])
+def test_entropy_grows_while_none_is_known(demand: Demand | None) -> None:
+    seen = Boundary(pages=50, ordinal=9, demand=demand)
+    assert policy("entropy").decide(seen, POOL) is Action.GROW
+
+
+@pytest.mark.parametrize(
+    ("name", "by_itself", "if_asked"),
+    [
+        ("full", (False, False), (False, False)),
+        ("fixed", (False, False), (True, True)),
+        ("every", (False, False), (True, True)),
+        ("growpage", (True, False), (True, True)),
+        ("elastic", (True, False), (True, True)),
+        ("entropy", (True, True), (True, True)),
+    ],
+)
+def test_what_is_measured(
+    name: str, by_itself: tuple[bool, bool], if_asked: tuple[bool, bool]
+) -> None:
+    for tracked, expected in ((False, by_itself), (True, if_asked)):
+        config = BudgetConfig.of({"policy": name, "track_entropy": tracked})
+        assert (measures_demand(config), tracks_entropy(config)) == expected
 
 
 def test_a_policy_that_does_not_fit_the_block_size_is_refused() -> None:

@@ -7,13 +7,14 @@ that every page it reads holds what the request wrote there.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
 from growpage.budget.config import BudgetConfig
 from growpage.budget.demand import Demand
+from growpage.budget.policies import tracks_entropy
 from growpage.engine.messages import (
     ATTRIBUTE,
     CompactionPlan,
@@ -100,7 +101,11 @@ class StubWorker:
     def _report(self, epoch: int, position: int) -> DemandReport:
         short, long = self.random.uniform(1, 40), self.random.uniform(1, 40)
         losses = tuple(sorted(self.random.random() for _ in range(3)))
-        return DemandReport(epoch, position, Demand(short, long, position, losses))
+        demand = Demand(short, long, position, losses)
+        if tracks_entropy(self.config):
+            entropy, density = self.random.uniform(0, 5), self.random.random()
+            demand = replace(demand, entropy=entropy, density=density)
+        return DemandReport(epoch, position, demand)
 
     def _forward(self, name: str, start: int, tokens: int, evicted: int) -> list[int]:
         """Write the step's tokens, read all that are cached, and sample if all are computed."""

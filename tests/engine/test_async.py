@@ -18,6 +18,7 @@ BUDGETS: list[dict[str, Any]] = [
     {"policy": "growpage", "min_pages": 3, "tau": -28.0},
     {"policy": "every", "growth_rate": 0.5, "score": "summary"},
     {"policy": "elastic", "min_pages": 3},
+    {"policy": "entropy", "min_pages": 3},
 ]
 
 

@@ -55,7 +55,7 @@ def test_a_measurement_that_is_not_finite_fails_its_request(
         report = measure(request_id, *args)
         if report is None or not request_id.startswith("bad"):
             return report
-        return replace(report, sums=report.sums * float("nan"))
+        return replace(report, demand=report.demand * float("nan"))
 
     monkeypatch.setattr(engine.runner.budgeter, "measure", spoilt)
     sampling = SamplingParams(temperature=0, max_tokens=120, ignore_eos=True)

@@ -44,6 +44,7 @@ BUDGETS: list[dict[str, Any]] = [
     {"policy": "elastic", "giver": "least_loss", "floor_loss": 0.5},
     {"policy": "elastic", "watermark": 3, "max_pages": 12},
     {"policy": "elastic", "protect_prompt": False, "min_pages": 2, "step": 4, "recent": 3},
+    {"policy": "entropy", "max_pages": 12},
 ]
 
 

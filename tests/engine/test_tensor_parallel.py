@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from growpage.budget.demand import Demand
+from growpage.engine.budgeter import LOSS_PAGES
 from growpage.engine.messages import DemandReport
-from tests.engine.engines import Engine, StartEngine
+from tests.engine.engines import PAGE, Engine, StartEngine
 from tests.engine.tiny_models import tiny_llama
 
 pytestmark = pytest.mark.engine
@@ -22,6 +25,7 @@ BUDGET = {
     "max_pages": 5,
     "warmup": 8,
     "tau": -25.0,
+    "track_entropy": True,
 }
 LAYERS, HEADS = 2, 4
 
@@ -130,7 +134,7 @@ def test_two_workers_decide_alike(engines: tuple[Engine, Engine, Engine]) -> Non
     for report, own, other in zip(first["reports"], first["sums"], second["sums"], strict=True):
         total = [a + b for a, b in zip(own, other, strict=True)]
         assert report == DemandReport(
-            report.epoch, report.position, with_sums(report.demand, total)
+            report.epoch, report.position, demand_of(total, report.demand.cached)
         )
 
     # One worker measures the same model, and decides as two with KV heads of their own do. Of a
@@ -138,6 +142,10 @@ def test_two_workers_decide_alike(engines: tuple[Engine, Engine, Engine]) -> Non
     alone_tokens = one.generate(PROMPTS, TOKENS)
     (alone,) = one.llm.collective_rpc(noted)
     assert demand(alone["reports"][0]) == pytest.approx(demand(first["reports"][0]), rel=1e-3)
+    # What each worker keeps of a step is off by half of a sixteenth of a nat at most.
+    assert entropies(alone["reports"][:1]) == pytest.approx(
+        entropies(first["reports"][:1]), abs=1 / 16
+    )
     if one.llm.collective_rpc(heads) == [(HEADS, 2)]:
         assert alone_tokens == tokens
         assert [demand(report) for report in alone["reports"]] == [
@@ -151,10 +159,27 @@ def test_two_workers_decide_alike(engines: tuple[Engine, Engine, Engine]) -> Non
         two.generate(PROMPTS, TOKENS)
 
 
-def demand(report: DemandReport) -> tuple[float, float]:
-    return report.demand.short, report.demand.long
+def demand(report: DemandReport) -> tuple[float, ...]:
+    found = report.demand
+    return found.short, found.long, *found.losses
 
 
-def with_sums(demand: Any, total: list[int]) -> Any:
-    short, long = (value / (LAYERS * HEADS) for value in total)
-    return type(demand)(short=pytest.approx(short), long=pytest.approx(long), cached=demand.cached)
+def entropies(reports: list[DemandReport]) -> list[float | None]:
+    return [report.demand.entropy for report in reports]
+
+
+def demand_of(total: list[float], cached: int) -> Any:
+    """The demand that both workers' sums make together."""
+    losses = min((cached - 1) // PAGE, LOSS_PAGES)
+    short, long, *lost = (value / (LAYERS * HEADS) for value in total[: 2 + losses])
+    entropy, *shares = (value / 2 for value in total[2 + losses :])
+    assert 8 <= len(shares) <= 32
+    bins = Counter(int(8 * share) for share in shares)
+    return Demand(
+        short=pytest.approx(short),
+        long=pytest.approx(long),
+        cached=cached,
+        losses=pytest.approx(tuple(lost)),
+        entropy=pytest.approx(entropy),
+        density=max(bins.values()) / len(shares),
+    )

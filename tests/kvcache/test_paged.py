@@ -176,6 +176,31 @@ def test_layer_chunks_cover_all_layers_within_bounds(
         assert size == 1 or size * heads * tokens * DIM * 4 * 4 <= most
 
 
+@given(st.lists(st.integers(1, 3000), max_size=20), st.integers(1, 1 << 22))
+def test_row_chunks_cover_all_rows_within_bounds(lengths: list[int], most: int) -> None:
+    cache = PagedCache(torch.empty(1, 1, HEADS, 2, PAGE * DIM), LAYOUTS["vec"], DIM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paged, "MAX_TEMPORARY_BYTES", most)
+        chunks = list(cache.row_chunks(lengths))
+    assert sorted(row for chunk in chunks for row in chunk) == list(range(len(lengths)))
+    longest = [lengths[chunk[0]] for chunk in chunks]
+    assert longest == sorted(longest, reverse=True)
+    for chunk, padded in zip(chunks, longest, strict=True):
+        assert max(lengths[row] for row in chunk) == padded
+        assert len(chunk) == 1 or len(chunk) * HEADS * padded * DIM * 4 * 4 <= most
+
+
+@layouts
+def test_several_tables_are_read_at_once(name: str) -> None:
+    model = Model(name, torch.bfloat16)
+    tables = torch.tensor([[4, 1, 6], [0, 1, 2]])
+    together = model.cache.keys(slice(1, 3), tables)
+    assert together.shape == (2, 2, HEADS, 3 * PAGE, DIM)
+    for row, table in enumerate(tables):
+        alone = model.cache.keys(slice(1, 3), table)
+        assert torch.equal(bits(together[:, row].contiguous()), bits(alone))
+
+
 # ---- one view of all layers ----------------------------------------------------------------------
 
 

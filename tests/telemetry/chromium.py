@@ -44,9 +44,9 @@ class Browser:
     def open(self, address: str, *, width: int = 1280, dark: bool = False) -> Iterator[Page]:
         """A page of its own profile at ``address``, whose network and console are recorded."""
         context = self.call("Target.createBrowserContext")["browserContextId"]
-        target = self.call(
-            "Target.createTarget", url="about:blank", browserContextId=context
-        )["targetId"]
+        target = self.call("Target.createTarget", url="about:blank", browserContextId=context)[
+            "targetId"
+        ]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
         try:
@@ -108,7 +108,9 @@ class Page:
         while not self.evaluate(f"Boolean({condition})"):
             if time.monotonic() > deadline:
                 text = self.evaluate("document.body.innerText")
-                raise BrowserError(f"after {seconds:g} s not yet: {condition}; the page says {text}")
+                raise BrowserError(
+                    f"after {seconds:g} s not yet: {condition}; the page says {text}"
+                )
             time.sleep(0.05)
 
     def text(self, selector: str) -> str:
@@ -132,9 +134,7 @@ class Page:
         }
         self.call("Input.dispatchMouseEvent", type="mouseMoved", **where)
         for kind in ("mousePressed", "mouseReleased"):
-            self.call(
-                "Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where
-            )
+            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
 
     def press(self, key: str) -> None:
         """A key by its DOM name, where the focus is."""

@@ -117,9 +117,7 @@ def test_the_map_tells_who_holds_a_page(
         assert point_at(page, min(free - cached)).endswith(": free")
 
 
-def test_it_follows_the_engine(
-    browser: Browser, serve_live: ServeLive, tmp_path: Path
-) -> None:
+def test_it_follows_the_engine(browser: Browser, serve_live: ServeLive, tmp_path: Path) -> None:
     engine = RehearsedEngine(0, 300, time.time() - 30)
     engine.run(30)
     write_snapshot(tmp_path, engine.snapshot())
@@ -165,7 +163,11 @@ def test_a_key_is_asked_for_and_stays_in_the_tab(
         page.press("Enter")
         page.wait_for(SHOWN)
         assert page.evaluate("document.getElementById('key').hidden")
-        assert page.evaluate("[localStorage.length, document.cookie, location.search]") == [0, "", ""]
+        assert page.evaluate("[localStorage.length, document.cookie, location.search]") == [
+            0,
+            "",
+            "",
+        ]
         assert all("open-sesame" not in request["url"] for request in page.requests())
         page.call("Page.reload")
         page.wait_for(f"document.readyState === 'complete' && {SHOWN}")
@@ -179,7 +181,7 @@ def test_a_key_is_asked_for_and_stays_in_the_tab(
 
 HOSTILE = (
     "<img src=x onerror=window.pwned=1>",
-    "\"><script>window.pwned=1</script>",
+    '"><script>window.pwned=1</script>',
     "__proto__",
     "constructor",
     "\u202eesrever" + "x" * 300,
@@ -203,7 +205,9 @@ def test_a_hostile_request_id_is_only_text(
     write_snapshot(tmp_path, snapshot)
     with browser.open(f"{serve_live(tmp_path).address}/growpage", width=width) as page:
         page.wait_for(SHOWN)
-        shown = page.evaluate("[...document.querySelectorAll('.request .id')].map(e => e.textContent)")
+        shown = page.evaluate(
+            "[...document.querySelectorAll('.request .id')].map(e => e.textContent)"
+        )
         assert set(HOSTILE) <= set(shown)
         number = next(n for n, owner in held_by(snapshot, 1).items() if owner == HOSTILE[0])
         assert HOSTILE[0] in point_at(page, number)
@@ -280,7 +284,9 @@ def test_nothing_is_asked_for_while_paused_or_hidden(
         before = asked(page)
         time.sleep(1.5)
         assert asked(page) == before
-        page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+        page.evaluate(
+            "delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))"
+        )
         assert asked(page) == before + 1
 
 

@@ -63,9 +63,7 @@ def test_a_page_that_was_not_asked_for_says_which_flag_asks_for_it(
 ) -> None:
     answer = httpx.get(serve_live(None, "key").address + path)
     assert answer.status_code == 404
-    assert answer.json() == {
-        "error": "the live page is off: start the server with --growpage-live"
-    }
+    assert answer.json() == {"error": "the live page is off: start the server with --growpage-live"}
 
 
 def test_the_page_may_load_nothing_from_anywhere(serve_live: ServeLive, folder: Path) -> None:

@@ -7,7 +7,12 @@ from torch import Tensor
 
 
 def attention_weights(
-    queries: Tensor, keys: Tensor, scale: float, *, causal: bool = False
+    queries: Tensor,
+    keys: Tensor,
+    scale: float,
+    *,
+    causal: bool = False,
+    lengths: Tensor | None = None,
 ) -> Tensor:
     """Softmax attention under grouped-query attention.
 
@@ -16,6 +21,8 @@ def attention_weights(
         keys: ``[..., kv_heads, tokens, dim]``, rotated as they are cached.
         scale: what logits are multiplied by, usually ``dim ** -0.5``.
         causal: the queries are those of the last ``n`` keys, and do not see keys after their own.
+        lengths: ``[...]`` keys that there are; the rest are padding, and may be anything. By
+            default all are.
 
     Returns:
         ``[..., kv_heads, n, group, tokens]`` in float32, with ``group`` the query heads that share
@@ -30,4 +37,7 @@ def attention_weights(
     if causal:
         later = torch.ones(n, n, dtype=torch.bool, device=logits.device).triu_(1)
         logits[..., -n:].masked_fill_(later.unsqueeze(1), -torch.inf)
+    if lengths is not None:
+        padding = torch.arange(keys.shape[-2], device=logits.device) >= lengths.unsqueeze(-1)
+        logits.masked_fill_(padding[..., None, None, None, :], -torch.inf)
     return torch.softmax(logits, dim=-1)

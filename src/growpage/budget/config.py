@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from growpage.budget.errors import ConfigError
 from growpage.budget.settings_file import load_settings
 
-PolicyName = Literal["full", "fixed", "growpage", "every", "elastic"]
+PolicyName = Literal["full", "fixed", "growpage", "every", "elastic", "entropy"]
 GiverName = Literal["largest", "least_loss"]
 ScoreName = Literal["window", "summary", "streaming", "random"]
 
@@ -37,7 +37,8 @@ class BudgetConfig(BaseModel):
     policy: PolicyName = "growpage"
     """Who decides at a capacity boundary: full (never compress), fixed (a constant budget),
     growpage (the paper's rule), every (grow at a given rate with no signal: the control), elastic
-    (grow while there is memory; when there is none, the largest cache gives a page)."""
+    (grow while there is memory; when there is none, the largest cache gives a page), entropy (grow
+    while attention is wide and not settled)."""
 
     budget: Annotated[int, Field(ge=1)] = 512
     """Tokens a request may hold under the policy `fixed`."""
@@ -98,6 +99,22 @@ class BudgetConfig(BaseModel):
     floor_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Predicted loss of attention mass that sets a request's floor under `elastic`. Default: none,
     the floor is the prompt and the working set."""
+
+    track_entropy: bool = False
+    """Measure demand and attention entropy under any policy that compresses; `entropy` does it
+    anyway. Costs one layer's attention over the cached keys in every step."""
+
+    entropy_boundary: Annotated[float, Field(ge=0)] = 0.2
+    """Under `entropy`, what each nat of mean attention entropy adds to the least capacity, as a
+    share of it; below the sum a request grows."""
+
+    entropy_dense: Annotated[float, Field(ge=0, le=1)] = 0.7
+    """Under `entropy`, share of the last steps with like entropy above which attention is settled,
+    and a request is compressed."""
+
+    entropy_wide: Annotated[float, Field(ge=0)] = 2.1
+    """Under `entropy`, mean entropy in nats above which a request grows if its attention is not
+    settled; 2.1 is attention to 8 tokens in effect."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the score `random`."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from growpage.budget.attention import attention_weights
 from growpage.budget.summaries import LONG, SHORT
-from growpage.budget.working_set import working_set_size
+from growpage.budget.working_set import best_mass, keys_needed
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,11 @@ class Demand:
     """Keys that were measured over."""
     losses: tuple[float, ...] = ()
     """Mass of the short summary's attention that the best keys miss if 1, 2, ... pages fewer are
-    kept; empty if it was not asked for."""
+    kept; empty if there is no page to spare."""
+    entropy: float | None = None
+    """LTS (:mod:`growpage.budget.entropy`), in nats; none if it is not tracked."""
+    density: float | None = None
+    """Density of STS, from 1/8 to 1; none if it is not tracked."""
 
     @property
     def delta(self) -> float:
@@ -44,39 +48,29 @@ class Demand:
     @property
     def is_finite(self) -> bool:
         """Whether it can be decided by; if not, the keys or queries were not finite."""
-        return all(map(isfinite, (self.short, self.long, *self.losses)))
+        tracked = (each for each in (self.entropy, self.density) if each is not None)
+        return all(map(isfinite, (self.short, self.long, *self.losses, *tracked)))
 
 
-def working_set_sums(summaries: Tensor, keys: Tensor, scale: float, mass: float) -> Tensor:
-    """Sum of ``D_p`` over some layers and all their query heads, for both summaries: ``[2]``.
+def demand_sums(
+    summaries: Tensor, keys: Tensor, scale: float, mass: float, capacities: Sequence[int]
+) -> Tensor:
+    """What some layers add to a :class:`Demand`, summed over them and all their query heads.
 
     Args:
         summaries: ``[2, layers, query_heads, dim]``, rotated to the current position.
         keys: ``[layers, kv_heads, tokens, dim]``.
         scale: logit scale.
         mass: ``p``.
-    """
-    weights = attention_weights(summaries.transpose(0, 1), keys, scale)
-    sizes = working_set_size(weights, mass)  # [layers, kv_heads, 2, group]
-    sums = sizes.sum(dim=(0, 1, 3))
-    return sums[[SHORT, LONG]]
-
-
-def lost_mass_sums(
-    summaries: Tensor, keys: Tensor, scale: float, capacities: Sequence[int]
-) -> Tensor:
-    """Sum over layers and query heads of the short summary's mass outside its best keys.
-
-    Args:
-        summaries: as for :func:`working_set_sums`.
-        keys: as for :func:`working_set_sums`.
-        scale: logit scale.
-        capacities: how many keys are kept, each from 1 to ``tokens``.
+        capacities: how many of the best keys a loss is wanted for, each from 1 to ``tokens``.
 
     Returns:
-        ``[len(capacities)]``, each between 0 and ``layers * query_heads``.
+        ``[2 + len(capacities)]``: ``D_p`` of the short and of the long summary, then the short
+        one's mass that lies outside so many keys.
     """
-    weights = attention_weights(summaries[SHORT].unsqueeze(1), keys, scale)
-    held = weights.sort(dim=-1, descending=True).values.double().cumsum(dim=-1)
-    at = torch.tensor(capacities, device=held.device) - 1
-    return (1 - held[..., at]).clamp_(min=0).flatten(0, -2).sum(dim=0)
+    weights = attention_weights(summaries.transpose(0, 1), keys, scale)
+    held = best_mass(weights)  # [layers, kv_heads, 2, group, tokens]; both figures come from it
+    sizes = keys_needed(held, mass).sum(dim=(0, 1, 3))
+    at = torch.tensor(capacities, dtype=torch.long, device=held.device) - 1
+    lost = (1 - held[:, :, SHORT][..., at]).clamp_(min=0).flatten(0, -2).sum(dim=0)
+    return torch.cat((sizes[[SHORT, LONG]].double(), lost))

@@ -56,6 +56,8 @@ class Policy(ABC):
     """Whether any request is ever compressed; if not, the engine is plain vLLM."""
     needs_demand: ClassVar[bool] = False
     """Whether the working sets are to be measured before each boundary."""
+    needs_entropy: ClassVar[bool] = False
+    """Whether the measurement must have the summaries of attention entropy."""
     shares: ClassVar[bool] = False
     """Whether a request may be asked to give pages to others, down to its floor."""
 
@@ -157,12 +159,37 @@ class Elastic(Policy):
         return Action.GROW
 
 
+class Entropy(Policy):
+    """Operational: grow while attention is wide and not settled.
+
+    What is wide and what is settled says :mod:`growpage.budget.entropy`.
+    """
+
+    needs_demand = True
+    needs_entropy = True
+
+    def decide(self, boundary: Boundary, pool: Pool) -> Action:
+        """Grow below the boundary of pages that entropy sets, or while nothing has been measured.
+
+        Beyond, settled attention compresses, and else wide attention grows.
+        """
+        config, demand = self.config, boundary.demand
+        if demand is None or demand.entropy is None or demand.density is None:
+            return Action.GROW
+        if boundary.pages < config.min_pages * (1 + config.entropy_boundary * demand.entropy):
+            return Action.GROW
+        settled = demand.density > config.entropy_dense
+        wide = demand.entropy > config.entropy_wide
+        return Action.GROW if wide and not settled else Action.COMPRESS
+
+
 POLICIES: dict[str, type[Policy]] = {
     "full": Full,
     "fixed": Fixed,
     "growpage": GrowPage,
     "every": Every,
     "elastic": Elastic,
+    "entropy": Entropy,
 }
 
 
@@ -173,3 +200,15 @@ def make_policy(config: BudgetConfig, block_size: int) -> Policy:
         ConfigError: the configuration does not fit the block size.
     """
     return POLICIES[config.policy](config, config.for_block_size(block_size))
+
+
+def measures_demand(config: BudgetConfig) -> bool:
+    """Whether demand is measured before each boundary: the policy needs it, or it is asked for."""
+    policy = POLICIES[config.policy]
+    return policy.needs_demand or (config.track_entropy and policy.compresses)
+
+
+def tracks_entropy(config: BudgetConfig) -> bool:
+    """Whether a measurement has the summaries of attention entropy, for the same reasons."""
+    policy = POLICIES[config.policy]
+    return policy.needs_entropy or (config.track_entropy and policy.compresses)

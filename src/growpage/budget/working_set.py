@@ -21,9 +21,18 @@ def working_set_size(attention: Tensor, mass: float) -> Tensor:
     Returns:
         ``[...]`` integers from 1 to ``keys``.
     """
+    return keys_needed(best_mass(attention), mass)
+
+
+def best_mass(attention: Tensor) -> Tensor:
+    """The mass that the best 1, 2, ... keys of ``attention [..., keys]`` hold: ``[..., keys]``."""
     # In double: a float sum over thousands of keys is wrong by more than small weights are large.
-    held = attention.sort(dim=-1, descending=True).values.double().cumsum(dim=-1)
-    return ((held < mass).sum(dim=-1) + 1).clamp_(max=attention.shape[-1])
+    return attention.sort(dim=-1, descending=True).values.double().cumsum(dim=-1)
+
+
+def keys_needed(held: Tensor, mass: float) -> Tensor:
+    """``D_p`` from what :func:`best_mass` returned: ``[...]`` integers from 1 to ``keys``."""
+    return ((held < mass).sum(dim=-1) + 1).clamp_(max=held.shape[-1])
 
 
 def kept_mass(attention: Tensor, kept: Tensor) -> Tensor:

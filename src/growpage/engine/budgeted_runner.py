@@ -6,11 +6,12 @@ scheduler. How the step itself is shortened to physical lengths is the matter of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from vllm.forward_context import set_forward_context
@@ -76,15 +77,18 @@ class BudgetedRunner(ModelRunner):
         """Load the model, check its attention layers, centre their keys and tap their queries."""
         super().load_model(load_dummy_weights)
         config = self._budget_config = config_of(self.vllm_config)
-        if centres_keys(self.vllm_config):
-            centre_keys(self.model, self.vllm_config, attention_layers(self.vllm_config))
+        centred = centres_keys(self.vllm_config)
+        if config.policy == "full" and not centred:
+            return
+        self._layers = attention_layers(self.vllm_config)
+        if centred:
+            centre_keys(self.model, self.vllm_config, self._layers)
         if config.policy == "full":
             return
         self._message = StepMessage()
         self._compactions = 0
         self._timer = PhaseTimer()
         self._answer: PendingAnswer | None = None
-        self._layers = attention_layers(self.vllm_config)
         first = next(iter(self._layers.values()))
         self.budgeter = Budgeter(
             config,
@@ -190,6 +194,8 @@ class BudgetedRunner(ModelRunner):
             return
         with self._timer.phase("capture"):
             budgeter.after_forward(self._rows)
+            if budgeter.entropy is not None:
+                self._note_entropy(budgeter)
         reports = self._measure(budgeter)
         self._answer = PendingAnswer(
             type(self).__name__, self._compactions, reports, self._timer.take()
@@ -201,6 +207,19 @@ class BudgetedRunner(ModelRunner):
         answer, self._answer = self._answer, None
         return answer
 
+    def _note_entropy(self, budgeter: Budgeter) -> None:
+        """Look at the attention of the step's decode rows."""
+        assert budgeter.cache is not None
+        decodes = np.flatnonzero(self._rows.decodes)
+        if len(decodes) == 0:
+            return
+        names = [self._rows.request_ids[row] for row in decodes]
+        positions = self._rows.start[decodes]
+        evicted = np.array([self._message.evicted.get(name, 0) for name in names])
+        cached = positions + 1 - evicted
+        tables = self._page_tables(names, cdiv(int(cached.max()), budgeter.cache.page_tokens))
+        budgeter.note_entropy(names, positions, cached, tables)
+
     def _measure(self, budgeter: Budgeter) -> dict[str, PendingReport]:
         """Measure the requests that the step asked for."""
         if not self._message.measure:
@@ -211,7 +230,8 @@ class BudgetedRunner(ModelRunner):
         for request_id, epoch in self._message.measure.items():
             position = int(ends[request_id])
             cached = position - self._message.evicted.get(request_id, 0)
-            table = self._page_table(request_id)[: cdiv(cached, budgeter.cache.page_tokens)]
+            pages = cdiv(cached, budgeter.cache.page_tokens)
+            (table,) = self._page_tables([request_id], pages)
             with self._timer.phase("measure"):
                 report = budgeter.measure(request_id, epoch, position, cached, table)
             if report is not None:
@@ -224,6 +244,9 @@ class BudgetedRunner(ModelRunner):
         """Replace the pages that vLLM's runner remembers of a compressed request."""
         raise NotImplementedError
 
-    def _page_table(self, request_id: str) -> Tensor:
-        """The request's pages as the step's attention finds them: ``[n]``, perhaps with a rest."""
+    def _page_tables(self, request_ids: Sequence[str], pages: int) -> Tensor:
+        """The requests' first pages as the step's attention finds them: ``[n, pages]``.
+
+        A row that has fewer is filled up with any pages that there are.
+        """
         raise NotImplementedError

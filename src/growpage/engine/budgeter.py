@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from growpage.budget.config import BudgetConfig
-from growpage.budget.demand import Demand, lost_mass_sums, working_set_sums
-from growpage.budget.policies import POLICIES
+from growpage.budget.demand import Demand, demand_sums
+from growpage.budget.entropy import EntropySummaries, attention_entropy, density
+from growpage.budget.policies import measures_demand, tracks_entropy
 from growpage.budget.rope import Rotary
 from growpage.budget.scores import SCORES, CacheView
 from growpage.budget.selection import select_survivors
@@ -69,15 +70,20 @@ class PendingReport:
     epoch: int
     position: int
     cached: int
-    sums: Tensor
+    demand: Tensor
     """``[2 + n]`` on the host: ``D_p`` of both summaries, and the mass lost at ``n`` smaller sizes,
-    all summed over ``rows`` layers and query heads."""
-    rows: int
+    averaged over layers and query heads."""
+    entropy: Tensor
+    """``[1 + m]`` on the host: mean entropy, and the shares of the last ``m`` steps, averaged over
+    workers; empty if entropy is not tracked."""
 
     def settle(self) -> DemandReport:
         """The report, once the device has done the step."""
-        short, long, *losses = (self.sums / self.rows).tolist()
+        short, long, *losses = self.demand.tolist()
         demand = Demand(short, long, self.cached, tuple(losses))
+        if len(self.entropy):
+            mean, shares = self.entropy[0], self.entropy[1:]
+            demand = replace(demand, entropy=mean.item(), density=density(shares))
         return DemandReport(self.epoch, self.position, demand)
 
 
@@ -118,8 +124,11 @@ class Budgeter:
             if needs_summaries(config)
             else None
         )
+        self.entropy = (
+            EntropySummaries(max_requests, device=device) if tracks_entropy(config) else None
+        )
+        self.entropy_layer = shape.layers // 2
         self.cache: PagedCache | None = None
-        self._needs_losses = needs_losses(config)
         self._slots: dict[str, int] = {}
         self._free_slots = list(range(max_requests))
 
@@ -145,6 +154,8 @@ class Budgeter:
             self.window.reset(slot)
             if self.summaries is not None:
                 self.summaries.reset(slot)
+            if self.entropy is not None:
+                self.entropy.reset(slot)
 
     # ---- a step ------------------------------------------------------------------------------
 
@@ -184,6 +195,30 @@ class Budgeter:
         plain = self.rotary.unrotate(queries.transpose(0, 1), positions.view(-1, 1, 1))
         self.summaries.update(slots, plain)
 
+    def note_entropy(
+        self, request_ids: Sequence[str], positions: np.ndarray, cached: np.ndarray, tables: Tensor
+    ) -> None:
+        """Take in the attention entropy of a step's decode rows, after its forward pass.
+
+        Args:
+            request_ids: ``[n]``.
+            positions: ``[n]`` logical position of each one's token.
+            cached: ``[n]`` tokens that it has attended to, itself included.
+            tables: ``[n, pages]``, each row's first pages being those.
+        """
+        assert self.entropy is not None and self.cache is not None
+        layer, size = self.entropy_layer, self.window.size
+        slots = np.array([self._slots[request_id] for request_id in request_ids])
+        places = torch.from_numpy(slots * size + positions % size).to(self.device)
+        queries = self.window.ring[layer, places]
+        lengths = torch.from_numpy(cached).to(self.device)
+        entropy = torch.empty(len(slots), device=self.device)
+        for rows in self.cache.row_chunks(cached.tolist()):
+            pages = -(-int(cached[rows[0]]) // self.cache.page_tokens)
+            (keys,) = self.cache.keys(slice(layer, layer + 1), tables[rows, :pages])
+            entropy[rows] = attention_entropy(queries[rows], keys, lengths[rows], self.shape.scale)
+        self.entropy.update(slots.tolist(), entropy, lengths)
+
     # ---- demand and eviction -----------------------------------------------------------------
 
     def measure(
@@ -199,18 +234,23 @@ class Budgeter:
             return None
         summaries = self._rotated_summaries(slot, position)
         fewer = [cached - pages * self.cache.page_tokens for pages in range(1, LOSS_PAGES + 1)]
-        capacities = [size for size in fewer if size > 0] if self._needs_losses else []
+        capacities = [size for size in fewer if size > 0]
         sums = torch.zeros(2 + len(capacities), dtype=torch.double, device=self.device)
         for layers in self.cache.layer_chunks(cached):
             keys = self.cache.keys(layers, table)[:, :, :cached]
-            seen = summaries[:, layers]
-            sums[:2] += working_set_sums(seen, keys, self.shape.scale, self.config.mass)
-            if capacities:
-                sums[2:] += lost_mass_sums(seen, keys, self.shape.scale, capacities)
+            sums += demand_sums(
+                summaries[:, layers], keys, self.shape.scale, self.config.mass, capacities
+            )
+        figures = sums
+        if self.entropy is not None:
+            mean, shares = self.entropy.mean(slot), self.entropy.shares(slot)
+            figures = torch.cat((sums, mean.view(1), shares))
+        figures = self.workers.total(figures) / self.workers.size
         # Every query head is on one worker, also where KV heads are replicated.
-        rows = self.shape.layers * self.shape.query_heads * self.workers.size
-        sums = self.workers.total(sums).to("cpu", non_blocking=True)
-        return PendingReport(epoch, position, cached, sums, rows)
+        figures[: len(sums)] /= self.shape.layers * self.shape.query_heads
+        figures = figures.to("cpu", non_blocking=True)
+        demand, entropy = figures[: len(sums)], figures[len(sums) :]
+        return PendingReport(epoch, position, cached, demand, entropy)
 
     def compact(self, plan: CompactionPlan, local_quota: int) -> None:
         """Choose the survivors of ``plan`` and move them to their pages.
@@ -279,13 +319,7 @@ class Budgeter:
 
 def needs_summaries(config: BudgetConfig) -> bool:
     """Whether anything that ``config`` names looks at the query summaries."""
-    return POLICIES[config.policy].needs_demand or config.score == "summary"
-
-
-def needs_losses(config: BudgetConfig) -> bool:
-    """Whether anything that ``config`` names looks at predicted losses."""
-    shares = POLICIES[config.policy].shares
-    return shares and (config.giver == "least_loss" or config.floor_loss is not None)
+    return measures_demand(config) or config.score == "summary"
 
 
 def _seed(*parts: object) -> int:

@@ -105,6 +105,12 @@ class Monitor:
                 self._observations.observe(
                     "growpage_page_allocation_latency_seconds", self._under_way.pop(0) + seconds
                 )
+        for report in answer.reports.values():
+            entropy, density = report.demand.entropy, report.demand.density
+            if entropy is not None:
+                self._observations.observe("growpage_lts_entropy", entropy)
+            if density is not None:
+                self._observations.observe("growpage_sts_density", density)
 
     def settle(
         self, stats: SchedulerStats | None, requests: Mapping[str, Request], mode: Mode

@@ -5,6 +5,7 @@ RoPE positions and sampling stay logical; only lengths and slots that attention 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -87,5 +88,9 @@ class GrowPageCPUModelRunner(BudgetedRunner, CPUModelRunner):
         if row is not None:
             self.input_batch.block_table[0].add_row(pages, row)
 
-    def _page_table(self, request_id: str) -> Tensor:
-        return torch.tensor(self.requests[request_id].block_ids[0], device=self.device)
+    def _page_tables(self, request_ids: Sequence[str], pages: int) -> Tensor:
+        tables = np.zeros((len(request_ids), pages), dtype=np.int64)
+        for row, request_id in zip(tables, request_ids, strict=True):
+            held = self.requests[request_id].block_ids[0][:pages]
+            row[: len(held)] = held
+        return torch.from_numpy(tables).to(self.device)

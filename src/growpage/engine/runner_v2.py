@@ -88,9 +88,9 @@ class GrowPageModelRunnerV2(BudgetedRunner, GPUModelRunner):
         row = self.req_states.req_id_to_index[plan.request_id]
         self.block_tables.append_block_ids(row, ([*plan.kept, *plan.target],), overwrite=True)
 
-    def _page_table(self, request_id: str) -> Tensor:
-        row = self.req_states.req_id_to_index[request_id]
-        return self.block_tables.block_tables[0].gpu[row].long()
+    def _page_tables(self, request_ids: Sequence[str], pages: int) -> Tensor:
+        rows = [self.req_states.req_id_to_index[request_id] for request_id in request_ids]
+        return self.block_tables.block_tables[0].gpu[rows, :pages].long()
 
 
 class GrowPageCPUModelRunnerV2(GrowPageModelRunnerV2, CPUModelRunner):

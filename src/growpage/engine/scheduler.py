@@ -17,7 +17,7 @@ from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from growpage.budget.policies import Policy, make_policy
+from growpage.budget.policies import Policy, make_policy, measures_demand
 from growpage.engine.capacity import Candidate
 from growpage.engine.checks import check_engine, config_of, operations_of, served_names
 from growpage.engine.enforcement import Enforcement
@@ -260,11 +260,12 @@ class BudgetMixin(Scheduler):
             return StepMessage()
         evicted: dict[str, int] = {}
         measure: dict[str, int] = {}
+        measures = measures_demand(self.budget_config)
         for request_id in output.num_scheduled_tokens:
             account = accounts[request_id]
             if account.evicted:
                 evicted[request_id] = account.evicted
-            if self.policy.needs_demand:
+            if measures:
                 request = self.requests[request_id]
                 if self.enforcement.is_due_for_measurement(request):
                     measure[request_id] = request.num_preemptions

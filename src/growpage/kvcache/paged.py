@@ -37,7 +37,7 @@ class PagedCache:
         self.page_tokens = half // dim
 
     def keys(self, layers: slice, pages: Tensor) -> Tensor:
-        """The numbers in ``pages [n]``: ``[layers, kv_heads, n * page_tokens, dim]``."""
+        """The numbers in ``pages [..., n]``: ``[layers, ..., kv_heads, n * page_tokens, dim]``."""
         return self.decode_keys(layers, self.stored_keys(layers, pages))
 
     def values(self, layers: slice, pages: Tensor) -> Tensor:
@@ -71,10 +71,24 @@ class PagedCache:
 
     def layer_chunks(self, tokens: int) -> Iterator[slice]:
         """Slices of the layers such that a few float copies of ``tokens`` keys stay in bounds."""
-        per_layer = 4 * 4 * self.kv_heads * max(tokens, 1) * self.dim
-        size = max(1, MAX_TEMPORARY_BYTES // per_layer)
+        size = self._layers_at_once(tokens)
         for start in range(0, self.layers, size):
             yield slice(start, min(start + size, self.layers))
+
+    def row_chunks(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Indices of rows of so many tokens, longest first.
+
+        Padded to the longest of a chunk, a few float copies of one layer's keys stay in bounds.
+        """
+        rows = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+        while rows:
+            size = self._layers_at_once(lengths[rows[0]])
+            yield rows[:size]
+            rows = rows[size:]
+
+    def _layers_at_once(self, tokens: int) -> int:
+        per_layer = 4 * 4 * self.kv_heads * max(tokens, 1) * self.dim
+        return max(1, MAX_TEMPORARY_BYTES // per_layer)
 
     def _half(self, layers: slice, half: int) -> Tensor:
         """A view ``[layers, pages, kv_heads, page_tokens * dim]`` of all keys, or all values."""
@@ -84,7 +98,7 @@ class PagedCache:
         tiling = self.layout.values if half else self.layout.keys
         # Not index_select: on a view with gaps it first copies the view, here the whole pool.
         stored = self._half(layers, half)[:, pages]
-        return tiling.unpack(stored, self.dim).transpose(1, 2).flatten(2, 3)
+        return tiling.unpack(stored, self.dim).transpose(-4, -3).flatten(-3, -2)
 
 
 def stack_layers(layers: Sequence[Tensor]) -> Tensor:

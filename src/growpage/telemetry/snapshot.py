@@ -6,10 +6,10 @@ It holds sizes, decisions and request ids, never text.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NotRequired
 
 # Not typing's own, which pydantic can check only from Python 3.12 on.
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 Mode = Literal["observe", "enforce"]
 

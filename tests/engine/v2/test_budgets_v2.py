@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from growpage.engine.kwargs import ASYNC_SCHEDULER
+from growpage.engine.messages import DemandReport
 from tests.engine.engines import PAGE, Engine
 from tests.engine.observer import TOLERANCE, observed
 from tests.engine.v2.conftest import Start
@@ -70,13 +71,36 @@ def test_kept_tokens_and_attention(start: Start) -> None:
     assert one.scheduler.ledger == engine.scheduler.ledger
 
 
-def test_demand_is_reported_in_time(start: Start) -> None:
+def reports_of(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[DemandReport]:
+    """The reports that will arrive."""
+    noted: list[DemandReport] = []
+    take = engine.scheduler._take_report
+
+    def note(request: str, report: DemandReport) -> None:
+        noted.append(report)
+        take(request, report)
+
+    monkeypatch.setattr(engine.scheduler, "_take_report", note)
+    return noted
+
+
+def test_demand_is_reported_in_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """With two steps in flight, as on a GPU, so that every report arrives a step late."""
     budget = {"policy": "growpage", "min_pages": 2, "warmup": 4, "tau": -25.0}
+    budget["track_entropy"] = True
     engine, one = start(budget, scheduler_cls=ASYNC_SCHEDULER), start(budget, v2=False)
+    noted = [reports_of(each, monkeypatch) for each in (engine, one)]
     with engine.two_batches_in_flight():
         outputs = engine.generate(PROMPTS, 80)
     assert outputs == one.generate(PROMPTS, 80)
+    ours, theirs = (
+        sorted(reports, key=lambda each: (each.position, each.demand.cached)) for reports in noted
+    )
+    assert len(ours) == len(theirs) > 3
+    for report, other in zip(ours, theirs, strict=True):
+        assert report.position == other.position
+        assert report.demand.entropy == pytest.approx(other.demand.entropy, abs=1 / 16)
+        assert report.demand.density is not None
     assert engine.scheduler.ledger == one.scheduler.ledger
     assert engine.scheduler.ledger.growths > 0
     assert engine.scheduler.ledger.by_reason["boundary"] > 0
