@@ -103,6 +103,7 @@ class LiveFeed:
             block_size=self._pages.block_size,
             total_pages=self._pages.total_pages,
             free_pages=self._pages.free_pages,
+            cached_pages=self._pages.cached_pages(),
             running=queue.running,
             waiting=queue.waiting,
             max_num_seqs=self._facts.max_num_seqs,

@@ -91,6 +91,14 @@ class GrowPageManager(FullAttentionManager):
         """Pages that the request holds."""
         return len(self.req_to_blocks.get(request_id, ()))
 
+    def cached_pages(self) -> list[int]:
+        """Pages that nobody holds and that the prefix cache still knows."""
+        return [
+            block.block_id
+            for block in self.block_pool.blocks
+            if block.ref_cnt == 0 and block.block_hash is not None
+        ]
+
     def leading_pages(self, request_id: str, count: int) -> tuple[int, ...]:
         """The request's first ``count`` pages."""
         return tuple(block.block_id for block in self.req_to_blocks[request_id][:count])

@@ -263,7 +263,7 @@ CLI_ENV_SETUP: dict[Version, str] = {
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     f"{_MANAGER}": ("block_pool", "block_size", "req_to_blocks"),
-    f"{_POOL}": ("num_gpu_blocks",),
+    f"{_POOL}": ("blocks", "num_gpu_blocks"),
     "vllm.v1.core.kv_cache_utils:KVCacheBlock": ("block_id", "ref_cnt", "block_hash"),
     "vllm.v1.core.kv_cache_manager:KVCacheManager": ("coordinator", "watermark_blocks"),
     "vllm.v1.core.kv_cache_manager:KVCacheBlocks": ("blocks",),
