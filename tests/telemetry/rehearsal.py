@@ -212,7 +212,7 @@ def _thinned(state: RequestState) -> list[tuple[float, int, int]]:
 
 
 def three_engines(now: float) -> list[RehearsedEngine]:
-    """A busy engine, one that only observes, and one whose pool is large, as they are at ``now``."""
+    """A busy engine, one that only observes, and one whose pool is large, at ``now``."""
     engines = [
         RehearsedEngine(0, 480, now - 90),
         RehearsedEngine(1, 620, now - 60, mode="observe", policy="growpage"),

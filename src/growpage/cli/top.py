@@ -108,8 +108,8 @@ def fetch_state(http: httpx2.Client, key: str | None) -> LiveState:
         return parse_state(answer.content)
     except ValueError:
         raise TopError(
-            f"what {address} answers is not the state of growpage's engines; is it growpage, and of "
-            "the same version?"
+            f"what {address} answers is not the state of growpage's engines; is it growpage, and "
+            "of the same version?"
         ) from None
 
 

@@ -131,7 +131,7 @@ def _totals(snapshot: Snapshot) -> Text:
     totals = snapshot["totals"]
     logical = sum(request["logical"] for request in snapshot["requests"])
     kept = sum(request["kept"] for request in snapshot["requests"])
-    ratio = f"{logical / kept:.2f}×" if kept else "-"
+    ratio = f"{logical / kept:.2f}x" if kept else "-"
 
     def whole(name: str) -> str:
         return f"{totals[name]:,.0f}" if name in totals else "-"
@@ -156,7 +156,7 @@ def _requests(snapshot: Snapshot, width: int, limit: int | None) -> RenderableTy
     table = _table(
         f"Requests by pages{f', {left_out} more not shown' if left_out else ''}",
         *("request", *(("tenant",) if wide else ()), "pages, and those uncompressed"),
-        right=("held", "÷", "kept", "logical", *(("prompt", "compressed") if wide else ())),
+        right=("held", "ratio", "kept", "logical", *(("prompt", "compressed") if wide else ())),
     )
     size = snapshot["block_size"]
     tallest = max((uncompressed_pages(request, size) for request in shown), default=1)
@@ -167,10 +167,10 @@ def _requests(snapshot: Snapshot, width: int, limit: int | None) -> RenderableTy
             *((Text(printable(request["tenant"] or "-")),) if wide else ()),
             Text(bar(held, full, tallest)),
             f"{held}/{full}",
-            f"{request['logical'] / max(1, request['kept']):.2f}×",
+            f"{request['logical'] / max(1, request['kept']):.2f}x",
             f"{request['kept']:,}",
             f"{request['logical']:,}",
-            *((f"{request['prompt']:,}", f"{request['compressions']:,}×") if wide else ()),
+            *((f"{request['prompt']:,}", f"{request['compressions']:,}x") if wide else ()),
         )
     return table if shown else Text("No request is running.", "dim")
 
