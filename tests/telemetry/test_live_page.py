@@ -106,8 +106,11 @@ def test_the_map_tells_who_holds_a_page(
             "getComputedStyle(document.querySelector('.request.selected .tag')).backgroundColor"
         )
         assert named == f"rgb({', '.join(map(str, colour))})"
+        decided = [d for d in one["decisions"] if d["request"] == owner]
+        assert page.count("#decisions tbody tr") == len(decided) < len(one["decisions"])
         assert owner in point_at(page, number)
         assert page.count(".request.selected") == 0
+        assert page.count("#decisions tbody tr") == len(one["decisions"])
 
         owners: dict[int, int] = {}
         for request in one["requests"]:
@@ -318,7 +321,17 @@ def test_it_can_be_used_with_the_keyboard_alone(
         page.evaluate("document.querySelector('.request button').focus()")
         page.press("Enter")
         assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
-        page.call("Accessibility.enable")
+
+
+def test_a_screen_reader_has_a_name_for_everything(
+    browser: Browser, serve_live: ServeLive, tmp_path: Path
+) -> None:
+    for index in (0, 1):
+        engine = RehearsedEngine(index, 120, time.time() - 10, max_num_seqs=4)
+        engine.run(10)
+        write_snapshot(tmp_path, engine.snapshot())
+    with browser.open(f"{serve_live(tmp_path).address}/growpage") as page:
+        page.wait_for(SHOWN)
         nodes = page.call("Accessibility.getFullAXTree")["nodes"]
         wanted = {"button", "tab", "combobox", "checkbox", "image", "region", "group"}
         named = [
