@@ -17,8 +17,8 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-START_LIMIT_S = 60.0
-ANSWER_LIMIT_S = 30.0
+START_LIMIT_S = 120.0
+ANSWER_LIMIT_S = 60.0
 
 _FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"),
@@ -102,7 +102,7 @@ class Page:
             raise BrowserError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def wait_for(self, condition: str, seconds: float = 15.0) -> None:
+    def wait_for(self, condition: str, seconds: float = 40.0) -> None:
         """Until the JavaScript expression is true."""
         deadline = time.monotonic() + seconds
         while not self.evaluate(f"Boolean({condition})"):

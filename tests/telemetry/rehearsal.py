@@ -124,22 +124,23 @@ class RehearsedEngine:
         if state["kept"] > len(state["pages"]) * BLOCK:
             self._boundary(request)
         state["history"].append((self.time, len(state["pages"]), -(-state["logical"] // BLOCK)))
-        if state["logical"] >= request.length:
-            self._requests.remove(request)
-            self._give(page for page in state["pages"] if page not in self._prefix)
+        if request in self._requests and state["logical"] >= request.length:
+            self._end(request)
 
     def _boundary(self, request: _Request) -> None:
         state = request.state
         before = len(state["pages"])
         delta = self._random.gauss(4, 18)
-        may_grow = len(self._free) > 4 and (before < request.limit or self.mode == "observe")
-        if may_grow:
+        observed = self.mode == "observe"
+        wants_to_grow = len(self._free) > 4 and before < request.limit
+        if observed and not self._free:
+            return self._preempt(request)
+        if observed or wants_to_grow:
             state["pages"].append(self._take())
+        if wants_to_grow:
             self._totals["growths"] += 1
             reason = "spare" if len(self._free) > self.total_pages // 4 else "signal"
-            self._decide(state, "grow", reason, before, 0, delta, None)
-            if self.mode == "enforce" or before < request.limit:
-                return
+            return self._decide(state, "grow", reason, before, 0, delta, None)
         shared = sum(page in self._prefix for page in state["pages"])
         given = self._random.choice((0, 1, 1, 2)) if before - shared > 6 else 0
         evicted = BLOCK * (given + 1)
@@ -150,13 +151,23 @@ class RehearsedEngine:
             self._decide(state, "refuse", "quota", before, 0, delta, None)
         self._totals["compressions"] += 1
         self._totals["evicted_tokens"] += evicted
-        if self.mode == "enforce":
+        if not observed:
             self._give(state["pages"].pop() for _ in range(given))
             self._totals["reclaimed_pages"] += given
             state["kept"] -= evicted
             state["evicted"] += evicted
             state["compressions"] += 1
         self._decide(state, "compress", reason, before, evicted, delta, loss)
+
+    def _preempt(self, request: _Request) -> None:
+        self._end(request)
+        self._waiting += 1
+        self._totals["preemptions"] += 1
+        self._totals["recomputed_share"] = 0.01 * self._totals["preemptions"] ** 0.5
+
+    def _end(self, request: _Request) -> None:
+        self._requests.remove(request)
+        self._give(page for page in request.state["pages"] if page not in self._prefix)
 
     def _decide(
         self,
@@ -201,7 +212,7 @@ def _thinned(state: RequestState) -> list[tuple[float, int, int]]:
 
 
 def three_engines(now: float) -> list[RehearsedEngine]:
-    """A busy engine, one that only observes, and one whose pool is large, as they are at ``now``."""
+    """A busy engine, one that only observes, and one whose pool is large, at ``now``."""
     engines = [
         RehearsedEngine(0, 480, now - 90),
         RehearsedEngine(1, 620, now - 60, mode="observe", policy="growpage"),

@@ -83,6 +83,14 @@ def test_figures_that_json_has_no_word_for_become_null(tmp_path: Path) -> None:
     assert (decision["delta"], decision["loss"]) == (None, None)
 
 
+def test_an_id_that_is_no_text_does_not_stop_the_engine(tmp_path: Path) -> None:
+    one = snapshot()
+    one["requests"][0]["id"] = "half \ud83d of a pair"
+    one["decisions"][-1]["delta"] = math.nan
+    assert "NaN" not in write_snapshot(tmp_path, one).read_text()
+    assert read_snapshots(tmp_path)[0]["requests"][0]["id"] == "half ? of a pair"
+
+
 @pytest.mark.parametrize(
     "content", [b"", b'{"time": 1.0, "engi', b"[]", b'{"engine": 1}', b"\xff\xfe"]
 )

@@ -13,6 +13,7 @@ from growpage.cli.demo import demo
 from growpage.cli.doctor import doctor
 from growpage.cli.model import model_app
 from growpage.cli.serve import serve
+from growpage.cli.top import top
 from growpage.engine.checks import UnsupportedError
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ app.command(
 )(serve)
 app.command("demo")(demo)
 app.command("doctor")(doctor)
+app.command("top")(top)
 app.add_typer(model_app, name="model")
 
 

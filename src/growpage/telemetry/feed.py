@@ -6,12 +6,13 @@ A file is replaced as a whole, so readers need no lock and the engine never wait
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from growpage.telemetry.snapshot import LiveState, Snapshot
 
@@ -25,7 +26,8 @@ _LIVE_STATE = TypeAdapter(LiveState)
 def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:
     """Put ``snapshot`` in the place of its engine's last one, readable by this user only.
 
-    Figures that JSON has no word for, infinite ones and NaN, are written as null.
+    Figures that JSON has no word for, infinite ones and NaN, are written as null, and characters
+    that UTF-8 has no place for as question marks.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -34,7 +36,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:
     partial = target.with_suffix(".partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(to_json(snapshot, inf_nan_mode="null"))
+        file.write(_encoded(snapshot))
     partial.replace(target)
     return target
 
@@ -73,6 +75,14 @@ def is_stale(snapshot: Snapshot, now: float) -> bool:
     """Whether the engine should have written since: one without work writes nothing."""
     busy = snapshot["running"] > 0 or snapshot["waiting"] > 0
     return busy and age(snapshot, now) > STALE_AFTER_S
+
+
+def _encoded(snapshot: Snapshot) -> bytes:
+    try:
+        return to_json(snapshot, inf_nan_mode="null")
+    except ValueError:  # half a surrogate pair, in an id that a client chose
+        plain = json.dumps(snapshot, ensure_ascii=False).encode("utf-8", "replace")
+        return to_json(from_json(plain), inf_nan_mode="null")
 
 
 def _read(folder: Path) -> tuple[list[Snapshot], list[str]]:
