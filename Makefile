@@ -40,7 +40,7 @@ soak: $(PROJECT) ## Put a server under the load of 2,000 requests, for 15 minute
 test: export OMP_NUM_THREADS ?= 2
 test: $(PROJECT) $(MONITORING) ## Run ruff and all the tests
 	$(BIN)/python -m ruff check
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(PROJECT) ## Check lint, format and types
 	$(BIN)/python -m ruff check
