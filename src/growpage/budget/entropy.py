@@ -12,8 +12,8 @@ LTS (long-term summary)
     The mean over the last 512 steps, in nats, because it is compared with a number of keys, and not
     with the size of the cache: 2.1 nats are 8 keys.
 
-Both are read from one byte a step. A step's bin is exact; its entropy in nats, and so the mean, is
-off by at most 1/32.
+Each keeps one byte a step. A step's bin is exact; its entropy in nats, and so the mean, is off by
+at most 1/32.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ That is all that differs between the layouts here, so one class reads and writes
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,10 @@ from torch import Tensor
 
 class LayoutError(RuntimeError):
     """The kernel does not store pages the way any known layout says."""
+
+
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""An integer of so many bytes."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,11 @@ class Tiling:
 
     def unpack(self, stored: Tensor, dim: int) -> Tensor:
         """``[..., tokens * dim]`` as stored -> ``[..., tokens, dim]``, a view where possible."""
+        word = _WORDS.get(self.dim_tile * stored.itemsize)
+        if self.dim_tile > 1 and self.order[-1] == 3 and word is not None:
+            # Elements that lie together in either order move as one: some four times as fast.
+            words = replace(self, dim_tile=1).unpack(stored.view(word), dim // self.dim_tile)
+            return words.contiguous().view(stored.dtype)
         *lead, size = stored.shape
         tokens = size // dim
         natural = self._axes(tokens, dim)

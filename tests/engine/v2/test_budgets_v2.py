@@ -86,8 +86,13 @@ def reports_of(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[DemandRe
 
 def test_demand_is_reported_in_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """With two steps in flight, as on a GPU, so that every report arrives a step late."""
-    budget = {"policy": "growpage", "min_pages": 2, "warmup": 4, "tau": -25.0}
-    budget["track_entropy"] = True
+    budget = {
+        "policy": "growpage",
+        "min_pages": 2,
+        "warmup": 4,
+        "tau": -25.0,
+        "track_entropy": True,
+    }
     engine, one = start(budget, scheduler_cls=ASYNC_SCHEDULER), start(budget, v2=False)
     noted = [reports_of(each, monkeypatch) for each in (engine, one)]
     with engine.two_batches_in_flight():
@@ -96,7 +101,7 @@ def test_demand_is_reported_in_time(start: Start, monkeypatch: pytest.MonkeyPatc
     ours, theirs = (
         sorted(reports, key=lambda each: (each.position, each.demand.cached)) for reports in noted
     )
-    assert len(ours) == len(theirs) > 3
+    assert len(ours) == len(theirs) >= len(PROMPTS)
     for report, other in zip(ours, theirs, strict=True):
         assert report.position == other.position
         assert report.demand.entropy == pytest.approx(other.demand.entropy, abs=1 / 16)
