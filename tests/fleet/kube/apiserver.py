@@ -19,7 +19,9 @@ from typing import Any
 
 import yaml
 from aiohttp.web import StreamResponse, json_response
-from kmock import KubernetesEmulator, KubernetesError, Request, Server
+from kmock import KubernetesEmulator, KubernetesError, Request, ResourceInfo, Server
+
+from tests.fleet.kube.rbac import documented_rules
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
@@ -35,8 +37,9 @@ class ApiServer(KubernetesEmulator):
         super().__init__()
         self.resources.load_bundled()
         self.address = ""
-        self.rules: list[dict[str, Any]] = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
-        """What RBAC allows; everything, until a test says otherwise."""
+        self.resources["keda.sh/v1alpha1/scaledobjects"] = ResourceInfo(kind="ScaledObject")
+        self.rules = documented_rules()
+        """What RBAC allows; all that is documented, until a test says otherwise."""
         self.interfere: Callable[[Request], None] = lambda request: None
         """Called before each request is looked at; may change objects, or raise."""
         self.slow: Callable[[Request], float] = lambda request: 0.0
@@ -138,18 +141,21 @@ class ApiServer(KubernetesEmulator):
         self.interfere(request)
         self._authorize(request)
         async with self._lock:
-            if request.subresource == "scale":
-                return json_response(self._scale(request))
-            match request.method.value, request.name:
-                case "GET", None:
-                    return json_response(self._list(request))
-                case "POST", None:
-                    return json_response(self._create(request), status=201)
-                case "GET", name if name:
-                    return json_response(self._found(request))
-                case ("PUT" | "PATCH"), name if name:
-                    return json_response(self._write(request))
-        return await super()._handle(request)
+            status = 201 if request.method.value == "POST" else 200
+            return json_response(self._answer(request), status=status)
+
+    def _answer(self, request: Request) -> dict[str, Any]:
+        if request.subresource == "scale":
+            return self._scale(request)
+        match request.method.value, request.name:
+            case "GET", None:
+                return self._list(request)
+            case "GET", _:
+                return self._found(request)
+            case "POST", None:
+                return self._create(request)
+            case _:
+                return self._write(request)
 
     def _authorize(self, request: Request) -> None:
         resource = request.resource
@@ -160,7 +166,9 @@ class ApiServer(KubernetesEmulator):
             verb = "list"
         for rule in self.rules:
             wanted = ((resource.group, "apiGroups"), (plural, "resources"), (verb, "verbs"))
-            if all({value, "*"} & set(rule[key]) for value, key in wanted):
+            if all(value in rule[key] for value, key in wanted) and (
+                "resourceNames" not in rule or request.name in rule["resourceNames"]
+            ):
                 return
         raise KubernetesError(
             status=403,
@@ -256,7 +264,9 @@ class ApiServer(KubernetesEmulator):
         key = (resource, request.namespace, request.name)
         if key not in self.objects:
             raise KubernetesError(
-                status=404, reason="NotFound", message=f'{resource.plural} "{request.name}" not found'
+                status=404,
+                reason="NotFound",
+                message=f'{resource.plural} "{request.name}" not found',
             )
         return copy.deepcopy(self.objects[key].raw)
 
