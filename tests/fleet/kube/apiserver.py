@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from aiohttp.web import StreamResponse, json_response
+from aiohttp.web import Response, StreamResponse, json_response
 from kmock import KubernetesEmulator, KubernetesError, Request, ResourceInfo, Server
 
 from tests.fleet.kube.rbac import documented_rules
@@ -44,6 +44,8 @@ class ApiServer(KubernetesEmulator):
         """Called before each request is looked at; may change objects, or raise."""
         self.slow: Callable[[Request], float] = lambda request: 0.0
         """Seconds to wait before a request is looked at."""
+        self.answers: dict[str, str] = {}
+        """What a proxy answers in its place, by a part of the path."""
         self.deletes_pods = True
         """Whether the ReplicaSet controller is at work."""
         self._versions = count(1)
@@ -138,6 +140,9 @@ class ApiServer(KubernetesEmulator):
             return await super()._handle(request)
         if seconds := self.slow(request):
             await asyncio.sleep(seconds)
+        for part, answer in self.answers.items():
+            if part in request.url.path:
+                return Response(text=answer, content_type="application/json")
         self.interfere(request)
         self._authorize(request)
         async with self._lock:

@@ -20,6 +20,8 @@ FIELD_MANAGER = "growpage-autoscaler"
 
 MERGE_PATCH = "application/merge-patch+json"
 
+NO_ANSWER = "no answer from the Kubernetes API"
+
 
 class ConnectError(Exception):
     """The Kubernetes API cannot be reached with what is configured; the message says why."""
@@ -101,8 +103,7 @@ def _load_kubeconfig(
         )
     except Exception as error:  # the loader lets out whatever the parts of the file raise
         name = file or config.KUBE_CONFIG_DEFAULT_LOCATION
-        reason = " ".join(str(error).split())
-        raise ConnectError(f"cannot use the kubeconfig {name}: {reason}{also}") from error
+        raise ConnectError(f"cannot use the kubeconfig {name}: {_line(error)}{also}") from error
 
 
 @contextmanager
@@ -113,13 +114,18 @@ def explained(doing: str, permission: Permission, namespace: str) -> Iterator[No
     except ApiException as error:
         raise ScaleError(f"cannot {doing}: {_reason(error, permission, namespace)}") from error
     except urllib3.exceptions.HTTPError as error:
-        reason = " ".join(str(error).split())
-        raise ScaleError(f"cannot {doing}: no answer from the Kubernetes API: {reason}") from error
+        raise ScaleError(f"cannot {doing}: {NO_ANSWER} ({_line(error)})") from error
+    except ValueError as error:  # as from a proxy that answers in its place
+        raise ScaleError(
+            f"cannot {doing}: the answer is not one of the Kubernetes API ({_line(error)})"
+        ) from error
 
 
 def _reason(error: ApiException, permission: Permission, namespace: str) -> str:
-    said = message(error)
+    said = _message(error)
     match error.status:
+        case 0 | None:  # TLS
+            return f"{NO_ANSWER} ({said})"
         case 401:
             return f"the Kubernetes API does not accept the credentials ({said})"
         case 403:
@@ -135,10 +141,14 @@ def _reason(error: ApiException, permission: Permission, namespace: str) -> str:
             return f"the Kubernetes API answered {error.status} ({said})"
 
 
-def message(error: ApiException) -> str:
+def _message(error: ApiException) -> str:
     """What the server said, in one line."""
     try:
         said = json.loads(error.body or "")["message"]
     except (ValueError, TypeError, KeyError):
         said = error.reason
+    return _line(said)
+
+
+def _line(said: object) -> str:
     return " ".join(str(said).split())[:300]

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
-import urllib3
 from kubernetes import client
-from kubernetes.client.exceptions import ApiException
 
 from growpage.fleet.decision import Action, DataState, Decision
-from growpage.fleet.kube.api import FIELD_MANAGER, Permission, message
+from growpage.fleet.kube.api import FIELD_MANAGER, Permission, explained
 from growpage.fleet.kube.scale import read_scale
 from growpage.fleet.targets import ScaleError, Target
 
@@ -77,9 +75,8 @@ class EventRecorder:
         note = decision.reason if refused is None else f"{refused} (decided: {decision.reason})"
         try:
             self._create(decision, reason, note, warning=refused is not None or _holds(decision))
-        except (ApiException, urllib3.exceptions.HTTPError, ScaleError) as error:
-            said = message(error) if isinstance(error, ApiException) else str(error)
-            log.warning("event_not_created", target=str(decision.target), error=said)
+        except ScaleError as error:
+            log.warning("event_not_created", target=str(decision.target), error=str(error))
             return False
         return True
 
@@ -124,7 +121,8 @@ class EventRecorder:
                 uid=read_scale(self._api, target).uid,
             ),
         )
-        client.EventsV1Api(self._api).create_namespaced_event(target.namespace, event)
+        with explained(f"create an Event on {target}", CREATE_EVENTS, target.namespace):
+            client.EventsV1Api(self._api).create_namespaced_event(target.namespace, event)
 
 
 def event_reason(decision: Decision, refused: bool = False) -> str | None:

@@ -13,9 +13,7 @@ from types import TracebackType
 from typing import Self
 
 import structlog
-import urllib3
 from kubernetes import client
-from kubernetes.client.exceptions import ApiException
 from kubernetes.leaderelection.electionconfig import Config
 from kubernetes.leaderelection.leaderelection import LeaderElection
 from kubernetes.leaderelection.leaderelectionrecord import LeaderElectionRecord
@@ -143,7 +141,7 @@ class Leadership:
             led = self.leads
             try:
                 held = bool(self._election.try_acquire_or_renew())
-            except (ApiException, urllib3.exceptions.HTTPError) as error:
+            except Exception as error:  # whatever it is, the next attempt may do better
                 log.warning("lease_unreachable", lease=self._where, error=str(error))
                 return self.leads
             if held:
@@ -165,7 +163,7 @@ class Leadership:
                     # As client-go does: a Lease that nobody holds can be taken at once.
                     nobody = LeaderElectionRecord("", "1", record.acquire_time, record.renew_time)
                     self._lock.update(self._lock.name, self._lock.namespace, nobody)
-            except urllib3.exceptions.HTTPError as error:
+            except Exception as error:  # it expires by itself
                 log.warning("lease_not_released", lease=self._where, error=str(error))
 
     def _keep(self) -> None:
