@@ -24,15 +24,7 @@ LEASE = "growpage-autoscaler"
 
 
 def candidate(api: ApiClient, identity: str) -> Leadership:
-    return Leadership(
-        api,
-        namespace="llm",
-        name=LEASE,
-        identity=identity,
-        lease_seconds=3,
-        renew_deadline_seconds=2,
-        retry_seconds=1,
-    )
+    return Leadership(api, namespace="llm", name=LEASE, identity=identity)
 
 
 def autoscaler(api: ApiClient, leadership: Leadership) -> KubernetesCluster:
@@ -61,7 +53,7 @@ def test_the_first_takes_the_lease_and_the_second_waits(server: ApiServer, api: 
     with pytest.raises(LeadershipLostError, match="b does not lead"):
         second.confirm()
     spec = server.stored(LEASES, LEASE)["spec"]
-    assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("a", 3)
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("a", 15)
 
 
 def test_a_lease_that_was_given_up_is_taken_at_once(server: ApiServer, api: ApiClient) -> None:
@@ -136,6 +128,20 @@ def test_a_leader_that_loses_the_lease_before_its_patch_does_not_act(
     assert not leadership.leads
 
 
+def test_who_does_not_lead_marks_no_pods(server: ApiServer, api: ApiClient) -> None:
+    server.workload(replicas=2)
+    server.pod("chat-a")
+    server.pod("chat-b")
+    other, leadership = candidate(api, "b"), candidate(api, "a")
+    assert other.attempt() and not leadership.attempt()
+    cluster = KubernetesCluster(
+        api, confirm_leader=leadership.confirm, running=lambda target: {"chat-a": 1.0}
+    )
+    with pytest.raises(LeadershipLostError):
+        cluster.scale(CHAT, 1, expected=2)
+    assert not server.calls("PATCH", "/")
+
+
 def test_a_leader_that_loses_the_lease_while_it_marks_pods_takes_the_marks_off(
     server: ApiServer, api: ApiClient
 ) -> None:
@@ -207,7 +213,15 @@ class Autoscaler:
         self.identity = identity
         api = connect(kubeconfig(folder, address))
         api.user_agent = identity
-        self.leadership = candidate(api, identity)
+        self.leadership = Leadership(
+            api,
+            namespace="llm",
+            name=LEASE,
+            identity=identity,
+            lease_seconds=3,
+            renew_deadline_seconds=2,
+            retry_seconds=1,
+        )
         self.acted = 0
         self.refused: set[str] = set()
         self._cluster = autoscaler(api, self.leadership)
