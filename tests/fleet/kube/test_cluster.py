@@ -227,7 +227,6 @@ def test_without_keda_in_the_cluster_nothing_is_missing(
         ("deployments/scale", "get", "get deployments/scale.apps"),
         ("deployments/scale", "patch", "patch deployments/scale.apps"),
         ("pods", "list", "list pods"),
-        ("pods", "patch", "patch pods"),
         (
             "horizontalpodautoscalers",
             "list",

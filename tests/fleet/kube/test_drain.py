@@ -25,6 +25,7 @@ from growpage.fleet.kube.pods import Container, Pod
 from growpage.fleet.targets import ScaleError, Target
 from tests.fleet.kube.apiserver import ApiServer
 from tests.fleet.kube.conftest import CHAT
+from tests.fleet.kube.rbac import documented_rules
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PODS = "v1/pods"
@@ -281,6 +282,17 @@ def test_a_pod_that_was_replaced_by_its_namesake_is_not_marked(
     with pytest.raises(ScaleError, match="cannot mark pod chat-b for deletion: changed meanwhile"):
         cluster.scale(CHAT, 2, expected=3)
     assert server.replicas() == 3
+
+
+def test_without_the_permission_to_mark_pods_kubernetes_chooses(
+    server: ApiServer, api: ApiClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    three_pods(server)
+    server.rules = documented_rules("watch", "act")
+    KubernetesCluster(api, running=lambda target: {"chat-b": 1.0}).scale(CHAT, 2, expected=3)
+    assert server.replicas() == 2
+    assert len(leaves(server)) == 1
+    assert "the RBAC permission `patch pods` in namespace llm is missing" in capsys.readouterr().out
 
 
 def test_without_the_running_requests_no_pod_is_written_to(

@@ -137,6 +137,13 @@ def test_a_long_reason_is_cut_to_what_the_api_takes(
     assert event["note"].endswith("é...")
 
 
+def test_an_autoscaler_that_stands_by_says_nothing(server: ApiServer, api: ApiClient) -> None:
+    server.workload()
+    recorder = EventRecorder(api, instance="autoscaler-1", speaks=lambda: False)
+    assert not recorder.record(decision(Action.SCALE_OUT, 4), refused=ScaleError("does not lead"))
+    assert server.all(EVENTS) == []
+
+
 def test_an_event_that_cannot_be_written_holds_nothing_up(
     server: ApiServer, recorder: EventRecorder, tmp_path: Path
 ) -> None:

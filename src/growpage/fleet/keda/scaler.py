@@ -145,13 +145,12 @@ class _Service:
 class KedaScaler:
     """Serves decisions to KEDA inside a ``with`` block, from a thread of its own.
 
-    A stream stays open for each ScaledObject with an ``external-push`` trigger, and holds no
-    thread.
+    The port has no authentication: a NetworkPolicy is to keep it for KEDA. A stream stays open for
+    each ScaledObject with an ``external-push`` trigger, and holds no thread.
 
     Args:
         source: the decisions; called in the server's thread, so it must not block.
         address: where to listen, such as ``0.0.0.0:6000``; port 0 takes any free one.
-        credentials: for TLS; without, the port is to be kept for KEDA by a NetworkPolicy.
         activity_seconds: how often an open stream looks whether there still is a decision.
 
     Raises:
@@ -163,12 +162,10 @@ class KedaScaler:
         source: Source,
         *,
         address: str = "0.0.0.0:6000",
-        credentials: grpc.ServerCredentials | None = None,
         activity_seconds: float = ACTIVITY_SECONDS,
     ) -> None:
         self._service = _Service(source, activity_seconds)
         self._address = address
-        self._credentials = credentials
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keda-scaler", daemon=True)
         self._failure: BaseException | None = None
@@ -208,10 +205,7 @@ class KedaScaler:
         # Otherwise a second server on the port would take a share of the calls, unnoticed.
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         server.add_generic_rpc_handlers((self._service.handler(),))
-        if self._credentials is None:
-            self.port = server.add_insecure_port(self._address)
-        else:
-            self.port = server.add_secure_port(self._address, self._credentials)
+        self.port = server.add_insecure_port(self._address)
         await server.start()
         self._started.set()
         await self._end.wait()

@@ -23,6 +23,10 @@ MERGE_PATCH = "application/merge-patch+json"
 NO_ANSWER = "no answer from the Kubernetes API"
 
 
+class MissingPermissionError(ScaleError):
+    """RBAC does not allow it; the message names the permission."""
+
+
 class ConnectError(Exception):
     """The Kubernetes API cannot be reached with what is configured; the message says why."""
 
@@ -112,7 +116,8 @@ def explained(doing: str, permission: Permission, namespace: str) -> Iterator[No
     try:
         yield
     except ApiException as error:
-        raise ScaleError(f"cannot {doing}: {_reason(error, permission, namespace)}") from error
+        kind = MissingPermissionError if error.status == 403 else ScaleError
+        raise kind(f"cannot {doing}: {_reason(error, permission, namespace)}") from error
     except urllib3.exceptions.HTTPError as error:
         raise ScaleError(f"cannot {doing}: {NO_ANSWER} ({_line(error)})") from error
     except ValueError as error:  # as from a proxy that answers in its place

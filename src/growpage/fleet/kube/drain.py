@@ -15,7 +15,13 @@ from dataclasses import replace
 import structlog
 from kubernetes import client
 
-from growpage.fleet.kube.api import FIELD_MANAGER, MERGE_PATCH, Permission, explained
+from growpage.fleet.kube.api import (
+    FIELD_MANAGER,
+    MERGE_PATCH,
+    MissingPermissionError,
+    Permission,
+    explained,
+)
 from growpage.fleet.kube.pods import Container, Pod, list_pods
 from growpage.fleet.targets import ScaleError, Target
 
@@ -86,22 +92,27 @@ def marked(
     """Inside, the chosen pods are the first to be deleted; afterwards no mark is left.
 
     At the end it waits until they are being deleted, and takes the marks off those that were not.
+    Without the permission to mark them it logs so, and Kubernetes chooses: marking makes a scale-in
+    shorter, but is not what lets requests finish.
 
     Raises:
-        ScaleError: they cannot be marked.
+        ScaleError: they cannot be marked for another reason.
     """
     cost = cost_below(pods)
     done: list[Pod] = []
     try:
-        for pod in chosen:
-            previous = pod.annotations.get(DELETION_COST, "")
-            _annotate(api, target, pod, {DELETION_COST: str(cost), PREVIOUS_COST: previous})
-            done.append(pod)
+        try:
+            for pod in chosen:
+                previous = pod.annotations.get(DELETION_COST, "")
+                _annotate(api, target, pod, {DELETION_COST: str(cost), PREVIOUS_COST: previous})
+                done.append(pod)
+        except MissingPermissionError as error:
+            log.warning("pods_not_marked", target=str(target), error=str(error))
         yield
     except BaseException:
         _unmark_quietly(api, target, done)
         raise
-    _unmark_survivors(api, target, selector, chosen, settle_seconds)
+    _unmark_survivors(api, target, selector, done, settle_seconds)
 
 
 def without_left_over_marks(

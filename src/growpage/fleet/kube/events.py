@@ -46,6 +46,7 @@ class EventRecorder:
     Args:
         api: see :func:`growpage.fleet.kube.api.connect`.
         instance: of this autoscaler: the name of its pod.
+        speaks: whether it is this autoscaler's to say; one that stands by has nothing to report.
         clock: seconds, only ever growing.
     """
 
@@ -54,10 +55,12 @@ class EventRecorder:
         api: client.ApiClient,
         *,
         instance: str,
+        speaks: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._instance = instance
+        self._speaks = speaks
         self._clock = clock
         self._budgets: dict[Target, _Budget] = {}
 
@@ -70,7 +73,7 @@ class EventRecorder:
             refused: why it was not carried out after all.
         """
         reason = event_reason(decision, refused is not None)
-        if reason is None or not self._may_say(decision, reason):
+        if reason is None or not self._speaks() or not self._may_say(decision, reason):
             return False
         note = decision.reason if refused is None else f"{refused} (decided: {decision.reason})"
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from secrets import token_hex
 from types import TracebackType
 from typing import Self
 
@@ -48,7 +49,8 @@ class Leadership:
         api: see :func:`growpage.fleet.kube.api.connect`.
         namespace: of the Lease.
         name: of the Lease; autoscalers with the same one elect among themselves.
-        identity: of this autoscaler, unlike that of any other: the name of its pod.
+        identity: of this autoscaler, for people: the name of its pod. Something is added to tell
+            it from any other, also from an earlier one in the same pod.
         lease_seconds: after so long without a renewal another may take the Lease.
         renew_deadline_seconds: after so long without one the holder stops acting.
         retry_seconds: time between two attempts.
@@ -75,9 +77,9 @@ class Leadership:
                 f"{renew_deadline_seconds} and retry_seconds {retry_seconds}, but the lease must "
                 f"be longer than the deadline, and the deadline than 1.2 retries of at least 1 s"
             )
-        self.identity = identity
+        self.identity = f"{identity}_{token_hex(4)}"
         self._api = api
-        self._lock = _Lock(api, name, namespace, identity)
+        self._lock = _Lock(api, name, namespace, self.identity)
         self._where = f"Lease {namespace}/{name}"
         self._renew_deadline_s = renew_deadline_seconds
         self._retry_s = retry_seconds
@@ -97,6 +99,7 @@ class Leadership:
         self._thread = threading.Thread(target=self._keep, name="leader-election", daemon=True)
 
     def __enter__(self) -> Self:
+        self.attempt()  # so that what runs but once may act at once
         self._thread.start()
         return self
 
@@ -167,9 +170,8 @@ class Leadership:
                 log.warning("lease_not_released", lease=self._where, error=str(error))
 
     def _keep(self) -> None:
-        while not self._ended.is_set():
+        while not self._ended.wait(self._retry_s):
             self.attempt()
-            self._ended.wait(self._retry_s)
 
     def _check_deadline(self) -> None:
         if not self.leads:
