@@ -283,12 +283,12 @@ def test_a_target_that_does_not_exist_is_named(cluster: KubernetesCluster) -> No
 
 def test_an_api_that_hangs_is_not_waited_for(server: ApiServer, tmp_path: Path) -> None:
     server.workload()
-    server.slow = lambda request: 1.5
+    server.slow = lambda request: 60.0
     cluster = KubernetesCluster(connect(kubeconfig(tmp_path, server.address), timeout_seconds=0.2))
     begin = time.monotonic()
     with pytest.raises(ScaleError, match=r"no answer from the Kubernetes API .*timed out"):
         cluster.replicas(CHAT)
-    assert time.monotonic() - begin < 1.2
+    assert time.monotonic() - begin < 30
     assert len(server.calls("GET", "/")) <= 1  # and not asked again
 
 

@@ -136,8 +136,11 @@ def test_failure_17_a_grace_period_too_short_is_found_with_the_figures() -> None
         Container("istio/proxyv2", (), False),
         Container("registry/llm@sha256:vllm", ("--flag",), False),
         Container("vllm/vllm-openai", ("/start.sh",), True),
+        Container(
+            "envoy", ("envoy", "--upstream", "vllm.llm.svc", "--logs", "/var/log/vllm"), True
+        ),
     ],
-    ids=["another program", "an unknown image", "a script"],
+    ids=["another program", "an unknown image", "a script", "a proxy in front of it"],
 )
 def test_where_no_vllm_can_be_seen_nothing_is_claimed(container: Container) -> None:
     assert obstacles([pod("a", containers=(container,))]) == []
@@ -262,10 +265,12 @@ def test_marks_that_a_killed_autoscaler_left_are_taken_off(
     three_pods(server)
     left = {DELETION_COST: "-1", PREVIOUS_COST: "8"}
     server.change(PODS, "chat-a", {"metadata": {"annotations": left}})
+    server.change(PODS, "chat-c", {"metadata": {"annotations": left}})
     running = {"chat-a": 9.0, "chat-b": 9.0, "chat-c": 0.0}
     KubernetesCluster(api, running=lambda target: running).scale(CHAT, 2, expected=3)
     assert leaves(server) == {"chat-c"}
     assert annotations(server, "chat-a") == {DELETION_COST: "8"}
+    assert annotations(server, "chat-c") == {DELETION_COST: "-2", PREVIOUS_COST: "8"}
 
 
 def test_a_pod_that_was_replaced_by_its_namesake_is_not_marked(

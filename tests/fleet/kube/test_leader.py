@@ -24,7 +24,15 @@ LEASE = "growpage-autoscaler"
 
 
 def candidate(api: ApiClient, identity: str) -> Leadership:
-    return Leadership(api, namespace="llm", name=LEASE, identity=identity)
+    """One that holds the Lease for long, as a slow machine may need."""
+    return Leadership(
+        api,
+        namespace="llm",
+        name=LEASE,
+        identity=identity,
+        lease_seconds=60,
+        renew_deadline_seconds=50,
+    )
 
 
 def autoscaler(api: ApiClient, leadership: Leadership) -> KubernetesCluster:
@@ -35,8 +43,8 @@ def holder(server: ApiServer) -> str:
     return str(server.stored(LEASES, LEASE)["spec"]["holderIdentity"])
 
 
-def eventually(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
     while not condition():
         if time.monotonic() > deadline:
             return False
@@ -53,7 +61,7 @@ def test_the_first_takes_the_lease_and_the_second_waits(server: ApiServer, api: 
     with pytest.raises(LeadershipLostError, match=r"b_\w+ does not lead"):
         second.confirm()
     spec = server.stored(LEASES, LEASE)["spec"]
-    assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == (first.identity, 15)
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == (first.identity, 60)
 
 
 def test_two_of_one_name_are_two(server: ApiServer, api: ApiClient) -> None:
@@ -191,7 +199,7 @@ def test_a_leader_that_loses_the_lease_to_one_that_acts_is_stopped_by_the_server
 
 
 def test_a_leader_that_cannot_ask_does_not_act(server: ApiServer, tmp_path: Path) -> None:
-    api = connect(kubeconfig(tmp_path, server.address), timeout_seconds=0.5)
+    api = connect(kubeconfig(tmp_path, server.address), timeout_seconds=2)
     server.workload(replicas=3)
     leadership = candidate(api, "a")
     assert leadership.attempt()
@@ -201,7 +209,7 @@ def test_a_leader_that_cannot_ask_does_not_act(server: ApiServer, tmp_path: Path
         if "/leases/" not in request.url.path:
             return 0.0
         asked.append(time.monotonic())
-        return 1.0
+        return 60.0
 
     server.slow = hang
     with pytest.raises(ScaleError, match=f"cannot read Lease llm/{LEASE}: no answer from"):
@@ -224,8 +232,8 @@ class Autoscaler:
             namespace="llm",
             name=LEASE,
             identity=identity,
-            lease_seconds=3,
-            renew_deadline_seconds=2,
+            lease_seconds=6,
+            renew_deadline_seconds=4,
             retry_seconds=1,
         )
         self.acted = 0
@@ -261,11 +269,11 @@ def test_of_two_autoscalers_one_acts_and_the_other_takes_over(
     first = Autoscaler(server.address, tmp_path, "a")
     second = Autoscaler(server.address, tmp_path, "b")
     with first:
-        assert eventually(lambda: first.acted > 0, 10)
+        assert eventually(lambda: first.acted > 0)
         with second:
-            assert eventually(lambda: "LeadershipLostError" in second.refused, 10)
+            assert eventually(lambda: "LeadershipLostError" in second.refused)
             before = first.acted
-            assert eventually(lambda: first.acted > before + 3, 10)
+            assert eventually(lambda: first.acted > before + 3)
             assert second.acted == 0
 
             # The first is cut off from the API: it stops by itself, and the second follows.
@@ -274,14 +282,14 @@ def test_of_two_autoscalers_one_acts_and_the_other_takes_over(
                     raise KubernetesError(status=503, message="cut off")
 
             server.interfere = cut_off
-            assert eventually(lambda: not first.leadership.leads, 10)
-            assert eventually(lambda: second.acted > 3, 15)
+            assert eventually(lambda: not first.leadership.leads)
+            assert eventually(lambda: second.acted > 3)
             assert holder(server) == second.leadership.identity
 
             # Back again, it finds another at work.
             server.interfere = lambda request: None
             acted, first.refused = first.acted, set()
-            assert eventually(lambda: "LeadershipLostError" in first.refused, 10)
+            assert eventually(lambda: "LeadershipLostError" in first.refused)
             assert first.acted == acted
     changes = [call.headers["User-Agent"] for call in server.calls("PATCH", "/scale")]
     assert server.replicas() == 1 + first.acted + second.acted

@@ -180,7 +180,7 @@ class KedaScaler:
         if self._failure is not None:
             self._thread.join()
             raise OSError(f"cannot listen on {self._address}: {self._failure}") from self._failure
-        log.info("keda_scaler_listens", address=self._address, port=self.port)
+        log.info("KEDA scaler listens", address=self._address, port=self.port)
         return self
 
     def __exit__(

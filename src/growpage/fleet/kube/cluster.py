@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 
 import structlog
@@ -15,7 +15,6 @@ from growpage.fleet.kube.drain import (
     marked,
     obstacles,
     pods_to_mark,
-    without_left_over_marks,
 )
 from growpage.fleet.kube.ownership import owner
 from growpage.fleet.kube.pods import Pod, cold_starts, list_pods, percentile90
@@ -142,31 +141,25 @@ class KubernetesCluster:
             )
         if replicas == expected:
             return
-        with ExitStack() as until_scaled:
-            if replicas < expected:
-                self._prepare_scale_in(target, seen, expected - replicas, until_scaled)
+        leaving = expected - replicas
+        with self._draining(target, seen, leaving) if leaving > 0 else nullcontext():
             self._confirm_leader()
             patch_scale(self._api, target, seen, replicas)
 
-    def _prepare_scale_in(
-        self, target: Target, seen: Scale, leaving: int, until_scaled: ExitStack
-    ) -> None:
+    def _draining(self, target: Target, seen: Scale, leaving: int) -> AbstractContextManager[None]:
+        """What a scale-in happens inside of, once it is known that requests can finish."""
         pods = list_pods(self._api, target, seen.selector)
         reasons = obstacles(pod for pod in pods if pod.live)
         if reasons and self._drain is Drain.REQUIRE:
             raise ScaleError(f"cannot scale {target} in: {'; '.join(reasons)}")
         for reason in reasons:
-            log.warning("scale_in_aborts_requests", target=str(target), reason=reason)
+            log.warning("scaling in aborts requests", target=str(target), reason=reason)
         # A StatefulSet always deletes its highest ordinals, whatever their cost.
         if self._running is None or target.kind != "Deployment":
-            return
-        running = self._running(target)
+            return nullcontext()
+        chosen = pods_to_mark(pods, leaving, self._running(target))
         self._confirm_leader()
-        pods = without_left_over_marks(self._api, target, pods)
-        chosen = pods_to_mark(pods, leaving, running)
-        until_scaled.enter_context(
-            marked(self._api, target, seen.selector, pods, chosen, self._settle_seconds)
-        )
+        return marked(self._api, target, seen.selector, pods, chosen, self._settle_seconds)
 
     def _remember_starts(self, target: Target, pods: list[Pod]) -> None:
         starts, now = self._starts[target], cold_starts(pods)

@@ -10,7 +10,7 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from itertools import pairwise
 
 import structlog
 from kubernetes import client
@@ -91,9 +91,10 @@ def marked(
 ) -> Iterator[None]:
     """Inside, the chosen pods are the first to be deleted; afterwards no mark is left.
 
-    At the end it waits until they are being deleted, and takes the marks off those that were not.
-    Without the permission to mark them it logs so, and Kubernetes chooses: marking makes a scale-in
-    shorter, but is not what lets requests finish.
+    At the end it waits until they are being deleted, and takes the marks off those that were not;
+    at the beginning, off those that an autoscaler left which was killed inside. Without the
+    permission to mark pods it logs so, and Kubernetes chooses: marking makes a scale-in shorter,
+    but is not what lets requests finish.
 
     Raises:
         ScaleError: they cannot be marked for another reason.
@@ -103,40 +104,18 @@ def marked(
     try:
         try:
             for pod in chosen:
-                previous = pod.annotations.get(DELETION_COST, "")
-                _annotate(api, target, pod, {DELETION_COST: str(cost), PREVIOUS_COST: previous})
+                marks = {DELETION_COST: str(cost), PREVIOUS_COST: _own_cost(pod)}
+                _annotate(api, target, pod, marks)
                 done.append(pod)
         except MissingPermissionError as error:
-            log.warning("pods_not_marked", target=str(target), error=str(error))
+            log.warning("pods not marked", target=str(target), error=str(error))
+        left_over = (pod for pod in pods if pod.live and PREVIOUS_COST in pod.annotations)
+        _unmark_quietly(api, target, [pod for pod in left_over if pod not in chosen])
         yield
     except BaseException:
         _unmark_quietly(api, target, done)
         raise
     _unmark_survivors(api, target, selector, done, settle_seconds)
-
-
-def without_left_over_marks(
-    api: client.ApiClient, target: Target, pods: Iterable[Pod]
-) -> list[Pod]:
-    """The pods, rid of the marks of an autoscaler that ended in the middle of a scale-in.
-
-    Raises:
-        ScaleError: a mark cannot be taken off.
-    """
-    return [
-        _without_mark(api, target, pod) if pod.live and PREVIOUS_COST in pod.annotations else pod
-        for pod in pods
-    ]
-
-
-def _without_mark(api: client.ApiClient, target: Target, pod: Pod) -> Pod:
-    previous = pod.annotations[PREVIOUS_COST]
-    _restore(api, target, pod, previous)
-    annotations = dict(pod.annotations)
-    del annotations[PREVIOUS_COST], annotations[DELETION_COST]
-    if previous:
-        annotations[DELETION_COST] = previous
-    return replace(pod, annotations=annotations)
 
 
 def _unmark_survivors(
@@ -152,7 +131,7 @@ def _unmark_survivors(
         try:
             live = {pod.uid for pod in list_pods(api, target, selector) if pod.live}
         except ScaleError as error:
-            log.warning("pods_unknown_after_scale_in", target=str(target), error=str(error))
+            log.warning("pods unknown after scaling in", target=str(target), error=str(error))
         else:
             left = [pod for pod in left if pod.uid in live]
         if not left or time.monotonic() >= deadline:
@@ -161,7 +140,7 @@ def _unmark_survivors(
     if left:
         # As in a rolling update, where the cost counts among the pods of one revision only.
         names = [pod.name for pod in left]
-        log.warning("pods_marked_but_not_deleted", target=str(target), pods=names)
+        log.warning("marked pods not deleted", target=str(target), pods=names)
         _unmark_quietly(api, target, left)
 
 
@@ -169,13 +148,15 @@ def _unmark_quietly(api: client.ApiClient, target: Target, pods: Iterable[Pod]) 
     """The next scale-in finds the marks that stay."""
     for pod in pods:
         try:
-            _restore(api, target, pod, pod.annotations.get(DELETION_COST, ""))
+            own = {DELETION_COST: _own_cost(pod) or None, PREVIOUS_COST: None}
+            _annotate(api, target, pod, own)
         except ScaleError as error:
-            log.warning("mark_left_on_pod", target=str(target), pod=pod.name, error=str(error))
+            log.warning("mark left on pod", target=str(target), pod=pod.name, error=str(error))
 
 
-def _restore(api: client.ApiClient, target: Target, pod: Pod, previous: str) -> None:
-    _annotate(api, target, pod, {DELETION_COST: previous or None, PREVIOUS_COST: None})
+def _own_cost(pod: Pod) -> str:
+    """The cost that it has without any mark of ours; empty for none."""
+    return pod.annotations.get(PREVIOUS_COST, pod.annotations.get(DELETION_COST, ""))
 
 
 def _annotate(
@@ -244,9 +225,12 @@ def shutdown_timeout(container: Container) -> int | None:
 
 def _serves(container: Container) -> bool:
     """Whether a vLLM server can be seen in it."""
-    words = (word for word in _words(container))
-    if any(word.rsplit("/")[-1] in ("vllm", "growpage") or "vllm." in word for word in words):
+    words = list(_words(container))
+    if any(word.startswith("vllm.entrypoints.") for word in words):
         return True
+    for program, command in pairwise(words):
+        if program.rsplit("/")[-1] in ("vllm", "growpage") and command == "serve":
+            return True
     image = container.image.rsplit("@")[0]
     return not container.has_command and ("vllm" in image or "growpage" in image)
 

@@ -79,7 +79,7 @@ class EventRecorder:
         try:
             self._create(decision, reason, note, warning=refused is not None or _holds(decision))
         except ScaleError as error:
-            log.warning("event_not_created", target=str(decision.target), error=str(error))
+            log.warning("event not created", target=str(decision.target), error=str(error))
             return False
         return True
 

@@ -145,7 +145,7 @@ class Leadership:
             try:
                 held = bool(self._election.try_acquire_or_renew())
             except Exception as error:  # whatever it is, the next attempt may do better
-                log.warning("lease_unreachable", lease=self._where, error=str(error))
+                log.warning("lease unreachable", lease=self._where, error=str(error))
                 return self.leads
             if held:
                 # Counted from before the call: the server may have renewed it then.
@@ -153,7 +153,7 @@ class Leadership:
             elif self._other_holder():
                 self._held_until = 0.0
             if led != self.leads:
-                log.info("leadership_changed", lease=self._where, leads=self.leads)
+                log.info("leadership changed", lease=self._where, leads=self.leads)
             return self.leads
 
     def release(self) -> None:
@@ -167,7 +167,7 @@ class Leadership:
                     nobody = LeaderElectionRecord("", "1", record.acquire_time, record.renew_time)
                     self._lock.update(self._lock.name, self._lock.namespace, nobody)
             except Exception as error:  # it expires by itself
-                log.warning("lease_not_released", lease=self._where, error=str(error))
+                log.warning("lease not released", lease=self._where, error=str(error))
 
     def _keep(self) -> None:
         while not self._ended.wait(self._retry_s):
