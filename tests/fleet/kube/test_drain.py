@@ -137,7 +137,7 @@ def test_failure_17_a_grace_period_too_short_is_found_with_the_figures() -> None
         Container("registry/llm@sha256:vllm", ("--flag",), False),
         Container("vllm/vllm-openai", ("/start.sh",), True),
         Container(
-            "envoy", ("envoy", "--upstream", "vllm.llm.svc", "--logs", "/var/log/vllm"), True
+            "envoy", ("envoy", "--logs", "/var/log/vllm", "--upstream", "vllm.llm.svc"), True
         ),
     ],
     ids=["another program", "an unknown image", "a script", "a proxy in front of it"],
