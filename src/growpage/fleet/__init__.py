@@ -1,0 +1,1 @@
+"""The autoscaler for fleets of vLLM servers. Needs neither torch nor vLLM."""

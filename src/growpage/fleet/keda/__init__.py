@@ -1,0 +1,1 @@
+"""Decisions for KEDA, over gRPC."""

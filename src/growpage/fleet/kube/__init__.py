@@ -1,0 +1,1 @@
+"""The Kubernetes side of the autoscaler: reading, scaling, electing a leader, reporting."""
