@@ -11,9 +11,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from growpage.budget.config import BudgetConfig
-from growpage.telemetry.catalogue import BY_NAME
+from growpage.telemetry.catalogue import METRICS, Kind
 
 RUNNING = "vllm:num_requests_running"
+
+_COUNTING = {
+    name: metric
+    for metric in METRICS
+    if metric.labels and metric.kind is not Kind.GAUGE
+    for name in metric.exposed
+}
+"""What has no series before it has counted something, by the names that Prometheus sees."""
 
 
 class MissingMetricError(LookupError):
@@ -209,13 +217,11 @@ class Engine:
         return series.increase + born
 
     def _counts_nothing_yet(self, name: str) -> bool:
-        family, part = name, ""
-        for suffix in ("_total", "_bucket", "_sum", "_count"):
-            if name.endswith(suffix) and name.removesuffix(suffix) in BY_NAME:
-                family, part = name.removesuffix(suffix), suffix
-        metric = BY_NAME.get(family)
-        described = family in self.declared or name in self.declared
-        return bool(part and metric and metric.labels and described and self.has_growpage)
+        """Whether a metric of ours is described, and has no series for want of a label's value."""
+        metric = _COUNTING.get(name)
+        if metric is None or not self.has_growpage:
+            return False
+        return metric.name in self.declared or name in self.declared
 
 
 @dataclass(frozen=True)

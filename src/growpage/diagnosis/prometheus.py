@@ -65,9 +65,9 @@ def from_prometheus(
     base = base_url(url, "/api/v1", "/graph")
     with open_client(base, api_key) as client:
         prometheus = _Prometheus(client, base)
-        now = int(float(prometheus.query("time()")[1]))
+        # Prometheus's clock, not ours; in whole seconds and steps, so that the last is the end.
+        now = math.ceil(float(prometheus.query("time()")[1]))
         step = max(math.ceil(span / POINTS), 1)
-        # Whole steps, so that the last one falls on the end.
         window = (now - math.ceil(span / step) * step, now, step)
         wanted = _selector("|".join(sorted({*VLLM_METRICS, *exposed_names()})), model)
         matrix = prometheus.query_range(wanted, *window)
