@@ -71,7 +71,7 @@ def test_a_failure_is_printed_first_with_its_advice(doctor: Doctor) -> None:
         status, out, _ = doctor("--url", address, "--watch", "1")
     assert status == 1
     lines = out.splitlines()
-    assert lines[0] == f"growpage doctor: {address}"
+    assert lines[0] == f"growpage doctor: {address}, 1 seconds"
     assert lines[1].startswith("failure  worker")
     assert "--worker-cls" in out
     assert lines[-1].startswith("failure: 1, warning: 0, unknown: ")
@@ -186,7 +186,7 @@ def test_over_prometheus(doctor: Doctor, tmp_path: Path) -> None:
     assert "(50%) refused, by reason: quota" in refused["detail"]
     # Nothing has been compressed, so there is no such series, but there is its description.
     assert "0 compressions planned so far, 0 carried out" in findings["worker"]["detail"]
-    assert findings["prefix caching"]["detail"].endswith("(and 1 of the 1 others: ok)")
+    assert findings["prefix caching"]["detail"].endswith("(2 of 2 engines: ok)")
     code, line = unknown_model
     assert code == 2
     assert "no series of the model 'other' in the last 1m; it has tiny" in line

@@ -139,4 +139,4 @@ def two_samples(
 
 def evidence_of(*engines: Engine, vllm: str | None = "0.32.0") -> Evidence:
     """Evidence as a server gives it."""
-    return Evidence("test", 10.0, engines, server=ServerFacts(vllm, ("tiny",)))
+    return Evidence("test", engines, server=ServerFacts(vllm, ("tiny",)))

@@ -590,14 +590,14 @@ def test_a_server_without_statistics() -> None:
     ],
 )
 def test_targets_that_are_down_or_gone(facts: TargetFacts, detail: str) -> None:
-    finding = named(diagnose(Evidence("test", 10, (), targets=facts)), "engines")
+    finding = named(diagnose(Evidence("test", (), targets=facts)), "engines")
     assert finding.status is FAILURE
     assert detail in finding.detail
 
 
 def test_engines_that_are_gone_while_others_report_are_only_said() -> None:
     facts = TargetFacts(1, gone=("old engine 0",))
-    finding = named(diagnose(Evidence("test", 10, two_samples(), targets=facts)), "engines")
+    finding = named(diagnose(Evidence("test", two_samples(), targets=facts)), "engines")
     assert finding.status is OK
     assert "gone since: old engine 0" in finding.detail
 
@@ -644,7 +644,7 @@ def test_the_worst_engine_is_named_and_how_many_are_like_it() -> None:
     finding = named(diagnose(evidence_of(*engines)), "orphaned pages")
     assert finding.status is FAILURE
     assert finding.detail.startswith("engine 1: 3 pages")
-    assert finding.detail.endswith("(and 1 of the 2 others: failure)")
+    assert finding.detail.endswith("(2 of 3 engines: failure)")
 
 
 def test_counters_that_go_back() -> None:
@@ -654,7 +654,7 @@ def test_counters_that_go_back() -> None:
     engine = replace(high, series={**high.series, "vllm:generation_tokens_total": (back,)})
     finding = named(diagnose(evidence_of(engine)), "restarts")
     assert finding.status is WARNING
-    assert "counters went back 1 times" in finding.detail
+    assert "a counter went back (times: 1)" in finding.detail
     assert back.increase == 30
 
 

@@ -250,9 +250,7 @@ class Evidence:
     """Everything that a diagnosis goes by."""
 
     source: str
-    """Where it is from, for the reader."""
-    seconds: float
-    """The span of time that it covers."""
+    """Where it is from, and of what span of time, for the reader."""
     engines: tuple[Engine, ...]
     server: ServerFacts | None = None
     targets: TargetFacts | None = None

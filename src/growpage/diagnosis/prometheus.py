@@ -77,7 +77,7 @@ def from_prometheus(
         declared = prometheus.declared()
         engines, gone = _engines(matrix, now, declared)
         targets = _targets(prometheus, matrix, gone)
-    return Evidence(f"{base}, the last {since}", span, tuple(engines), targets=targets)
+    return Evidence(f"{base}, the last {since}", tuple(engines), targets=targets)
 
 
 class _Prometheus:

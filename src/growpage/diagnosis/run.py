@@ -29,15 +29,15 @@ def diagnose(evidence: Evidence, settings: BudgetConfig | None = None) -> list[F
 
 
 def _over_engines(name: str, check: EngineCheck, engines: list[Engine]) -> Finding:
-    """The worst engine's verdict, and how many others stand as badly."""
+    """The worst engine's verdict, and how many stand as badly."""
     verdicts = [(_verdict(check, engine), engine) for engine in engines]
     worst, engine = min(verdicts, key=lambda pair: pair[0].status.severity)
     detail = worst.detail
     if len(engines) > 1:
-        others = sum(verdict.status is worst.status for verdict, _ in verdicts) - 1
-        detail = f"{engine.name}: {detail}"
-        if others:
-            detail += f" (and {others} of the {len(engines) - 1} others: {worst.status.value})"
+        alike = sum(verdict.status is worst.status for verdict, _ in verdicts)
+        detail = (
+            f"{engine.name}: {detail} ({alike} of {len(engines)} engines: {worst.status.value})"
+        )
     return Finding(name, worst.status, detail, worst.remedy)
 
 

@@ -40,8 +40,8 @@ def restarts(engine: Engine) -> Verdict:
     if not backwards:
         return ok("none: counters only rose")
     return warning(
-        f"counters went back {backwards} times: the server was restarted, or its address leads to "
-        "one server after another",
+        f"a counter went back (times: {backwards}): the server was restarted, or its address leads "
+        "to one server after another",
         "diagnose one server's own address, not a load balancer's; if it restarts, see its log",
     )
 
