@@ -132,6 +132,23 @@ CASES = [
     Case(
         "compression under pressure",
         WARNING,
+        "the roll-out enforces for others only",
+        "add to only",
+        before=SHORT,
+        between={**PREEMPTED, 'growpage_compressions{reason="pool",mode="observe"}': 40},
+    ),
+    Case(
+        "compression under pressure",
+        WARNING,
+        "every boundary grows",
+        "--growpage-max-pages",
+        before=SHORT,
+        between={**PREEMPTED, **phases("decide", "capture")},
+        made={"mode": {**MODE, "policy": "every"}},
+    ),
+    Case(
+        "compression under pressure",
+        WARNING,
         "every boundary grows",
         "--growpage-max-pages",
         before=SHORT,
@@ -568,11 +585,21 @@ def test_a_plain_vllm() -> None:
 def test_a_plugin_whose_metrics_are_not_loaded() -> None:
     evidence = evidence_of(*two_samples(growpage=False))
     assert evidence.server is not None
-    page = replace(evidence, server=replace(evidence.server, live_page=True))
+    page = replace(evidence, server=replace(evidence.server, routes=True))
     finding = named(diagnose(page), "growpage metrics")
     assert finding.status is FAILURE
-    assert "its stat logger is not loaded" in finding.detail
-    assert "VLLM_PLUGINS" in finding.remedy
+    assert "there is no budget, or metrics are off" in finding.detail
+    assert "--growpage-no-metrics" in finding.remedy
+
+
+def test_an_engine_that_has_not_reported_yet() -> None:
+    (engine,) = two_samples()
+    series = {name: each for name, each in engine.series.items() if name != "growpage_mode_info"}
+    findings = diagnose(evidence_of(replace(engine, series=series)))
+    assert named(findings, "growpage metrics").status is OK
+    for check in ("versions", "engines alike"):
+        assert named(findings, check).status is UNKNOWN
+        assert "an engine first reports when it has work" in named(findings, check).detail
 
 
 def test_a_server_without_statistics() -> None:

@@ -230,8 +230,8 @@ class ServerFacts:
 
     vllm_version: str | None
     models: tuple[str, ...]
-    live_page: bool = False
-    """Whether it serves growpage's live page, so that the plugin is loaded whatever the metrics."""
+    routes: bool = False
+    """Whether growpage's own routes answer, so that its plugins are loaded whatever the metrics."""
 
 
 @dataclass(frozen=True)

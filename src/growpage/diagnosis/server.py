@@ -103,8 +103,13 @@ def _facts(client: httpx2.Client, base: str) -> ServerFacts:
     return ServerFacts(
         vllm_version=version if isinstance(version, str) else None,
         models=tuple(name for name in names if isinstance(name, str)),
-        live_page=bool(_json(request(client, "/growpage/state.json"))),
+        routes=_has_routes(request(client, "/metrics/growpage")),
     )
+
+
+def _has_routes(answer: httpx2.Response) -> bool:
+    """Whether it is growpage's answer: without growpage, vLLM gives all its metrics there."""
+    return answer.status_code == 200 and "vllm:" not in answer.text and answer.text[:1] in "#"
 
 
 def _scrape(client: httpx2.Client, base: str) -> Scrape:

@@ -15,6 +15,9 @@ REFUSED_SHARE = 0.1
 HIGH_LOSS = 0.1
 """95th percentile of the predicted loss of attention mass above which answers are at risk."""
 
+UNMEASURED = ("fixed", "every")
+"""Policies that decide without measuring attention."""
+
 LIMITS = {
     "pool": (
         "the pool had no free page",
@@ -24,11 +27,11 @@ LIMITS = {
     "max_pages": ("requests were at their most pages", "a larger --growpage-max-pages"),
     "quota": (
         "tenants were at their quota of pages",
-        "a larger quota for the tenant in the roll-out's settings",
+        "a larger quota for the tenant in the file of --growpage-rollout",
     ),
     "growth_rate": (
         "requests grew faster than allowed",
-        "a larger max_growth_rate in the roll-out's settings",
+        "a larger max_growth_rate in the file of --growpage-rollout",
     ),
 }
 """What each reason of ``growpage_growth_refused_total`` means, and the limit to change."""
@@ -72,12 +75,13 @@ def compression_under_pressure(engine: Engine) -> Verdict:
     if compressed:
         return ok(f"{compressed:.0f} compressions while memory was short")
     said = "memory is short, and nothing was compressed"
-    if mode(engine) == "observe":
-        would = engine.increase("growpage_compressions_total", mode="observe")
+    would = engine.increase("growpage_compressions_total", mode="observe")
+    if mode(engine) == "observe" or would:
+        whom = "is observe" if mode(engine) == "observe" else "enforces for others only"
         return warning(
-            f"{said}: the mode is observe, so growpage only watches (it would have compressed "
+            f"{said}: the roll-out {whom}, so growpage only watches (it would have compressed "
             f"{would:.0f} times)",
-            "set the mode to enforce in the roll-out's settings",
+            "set mode to enforce, or add to only, in the file of --growpage-rollout",
         )
     if policy(engine) == "full":
         return warning(f"{said}: the policy full never compresses", "--growpage-policy elastic")
@@ -101,14 +105,14 @@ def _missing_hook(engine: Engine, said: str) -> Verdict:
             "growpage's",
             "leave out any other --attention-backend and --worker-cls",
         )
-    if not rise["measure"]:
+    if not rise["measure"] and policy(engine) not in UNMEASURED:
         return warning(
             f"{said}: no request's attention was measured, since none came to the end of its pages "
             "after its warm-up",
             "a smaller --growpage-min-pages or --growpage-warmup, or a larger pool",
         )
     return warning(
-        f"{said}: attention is measured, and every boundary grows or finds nothing to evict",
+        f"{said}: decisions are taken, and every boundary grows or finds nothing to evict",
         "a larger --growpage-tau, a --growpage-max-pages, or --growpage-policy elastic",
     )
 

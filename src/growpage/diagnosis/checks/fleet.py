@@ -10,6 +10,8 @@ from growpage.engine.seams import SUPPORTED
 COMPARED = ("policy", "score", "mode", "cache")
 """Labels of ``growpage_mode_info`` in which engines should agree."""
 
+NOT_YET = "metric growpage_mode_info is not exported (an engine first reports when it has work)"
+
 
 def engines(evidence: Evidence) -> Verdict:
     """Whether every engine reports."""
@@ -43,17 +45,18 @@ def growpage_metrics(evidence: Evidence) -> Verdict:
     without = tuple(engine.name for engine in evidence.engines if not engine.has_growpage)
     if not without:
         return ok(f"exported by all {len(evidence.engines)} engines")
-    if evidence.server is not None and evidence.server.live_page:
+    if evidence.server is not None and evidence.server.routes:
         return failure(
-            f"the plugin is loaded (/growpage answers), but {_listed(without)} exports no "
-            "growpage_* metrics: its stat logger is not loaded",
-            "where VLLM_PLUGINS is set, growpage must be in it",
+            f"growpage is loaded (/metrics/growpage answers), but {_listed(without)} exports none "
+            "of its metrics: there is no budget, or metrics are off",
+            "start the server with growpage serve and without --growpage-no-metrics, or with all "
+            "that its --print-command shows",
         )
     return failure(
         f"{_listed(without)} exports vllm:* metrics, but none of growpage's: the plugin is not on, "
         "or vLLM was told to leave it out",
-        "start the server with growpage serve, or with the flags that its --print-command shows; "
-        "where VLLM_PLUGINS is set, growpage must be in it",
+        "start the server with growpage serve, or with all that its --print-command shows; where "
+        "VLLM_PLUGINS is set, growpage must be in it",
     )
 
 
@@ -66,7 +69,7 @@ def versions(evidence: Evidence) -> Verdict:
     said = f"vLLM {vllm}" if vllm else "vLLM's version is not exported"
     found = _labels(evidence, "version")
     if not found:
-        return unknown(f"{said}; metric growpage_mode_info is not exported")
+        return unknown(f"{said}; {NOT_YET}")
     if len(found) > 1:
         each = "; ".join(f"{version} on {_listed(names)}" for version, names in found.items())
         return warning(
@@ -86,7 +89,7 @@ def alike(evidence: Evidence) -> Verdict:
     """Whether the engines of a model are set alike."""
     models = sorted({engine.model for engine in evidence.growpage_engines()})
     if not models:
-        return unknown("metric growpage_mode_info is not exported")
+        return unknown(NOT_YET)
     for model in models:
         for label in COMPARED:
             found = _labels(evidence, label, model)
@@ -99,6 +102,8 @@ def alike(evidence: Evidence) -> Verdict:
     settings = ", ".join(
         f"{label} {value}" for label in COMPARED for value in _labels(evidence, label)
     )
+    if not settings:
+        return unknown(NOT_YET)
     return ok(settings)
 
 

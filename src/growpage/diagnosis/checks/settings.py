@@ -19,6 +19,9 @@ READ_BY: dict[str, tuple[str, ...]] = {
     "giver": ("elastic",),
     "watermark": ("elastic",),
     "floor_loss": ("elastic",),
+    "entropy_boundary": ("entropy",),
+    "entropy_dense": ("entropy",),
+    "entropy_wide": ("entropy",),
 }
 """The policies that read a setting, where not all do."""
 
