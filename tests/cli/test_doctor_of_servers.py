@@ -71,7 +71,7 @@ def test_a_failure_is_printed_first_with_its_advice(doctor: Doctor) -> None:
         status, out, _ = doctor("--url", address, "--watch", "1")
     assert status == 1
     lines = out.splitlines()
-    assert lines[0] == f"growpage doctor: {address}, 1 seconds"
+    assert lines[0] == f"growpage doctor: {address}, watched for 1 s"
     assert lines[1].startswith("failure  worker")
     assert "--worker-cls" in out
     assert lines[-1].startswith("failure: 1, warning: 0, unknown: ")

@@ -132,6 +132,15 @@ CASES = [
     Case(
         "compression under pressure",
         WARNING,
+        "no request has a page to give above its floor",
+        "--growpage-protect-prompt false",
+        before=SHORT,
+        between={**PREEMPTED, **phases("decide", "capture", "measure")},
+        made={"mode": {**MODE, "policy": "elastic"}},
+    ),
+    Case(
+        "compression under pressure",
+        WARNING,
         "the roll-out enforces for others only",
         "add to only",
         before=SHORT,
@@ -222,6 +231,14 @@ CASES = [
         "4.0 requests waited with 98% of the pool in use, on average: the pool is full",
         "--kv-cache-memory-bytes",
         before={**SHORT, WAITING: 4},
+    ),
+    Case(
+        "queue",
+        WARNING,
+        "2.0 requests waited with 86% of the pool in use, on average: the pool is full",
+        "more replicas",
+        before={"vllm:kv_cache_usage_perc": 0.75},
+        between={"vllm:kv_cache_usage_perc": 0.97, WAITING: 4},
     ),
     Case(
         "queue",

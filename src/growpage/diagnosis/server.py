@@ -88,7 +88,7 @@ def from_server(
         sleep(watch_s)
         scrapes.append(_scrape(client, base))
     seconds = scrapes[-1].time - scrapes[0].time
-    return Evidence(f"{base}, {seconds:.0f} seconds", from_exposition(scrapes), server=facts)
+    return Evidence(f"{base}, watched for {seconds:.0f} s", from_exposition(scrapes), server=facts)
 
 
 def _facts(client: httpx2.Client, base: str) -> ServerFacts:

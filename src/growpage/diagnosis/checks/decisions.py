@@ -111,6 +111,11 @@ def _missing_hook(engine: Engine, said: str) -> Verdict:
             "after its warm-up",
             "a smaller --growpage-min-pages or --growpage-warmup, or a larger pool",
         )
+    if policy(engine) == "elastic":
+        return warning(
+            f"{said}: decisions are taken, and no request has a page to give above its floor",
+            "a smaller --growpage-min-pages or --growpage-mass, or --growpage-protect-prompt false",
+        )
     return warning(
         f"{said}: decisions are taken, and every boundary grows or finds nothing to evict",
         "a larger --growpage-tau, a --growpage-max-pages, or --growpage-policy elastic",

@@ -44,7 +44,7 @@ def growpage_metrics(evidence: Evidence) -> Verdict:
         return unknown("no engine reports")
     without = tuple(engine.name for engine in evidence.engines if not engine.has_growpage)
     if not without:
-        return ok(f"exported by all {len(evidence.engines)} engines")
+        return ok(f"exported by {len(evidence.engines)} of {len(evidence.engines)} engines")
     if evidence.server is not None and evidence.server.routes:
         return failure(
             f"growpage is loaded (/metrics/growpage answers), but {_listed(without)} exports none "

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from growpage.diagnosis.checks.pressure import (
-    FULL,
     LOW,
     USAGE,
     WAITING,
+    full_while_waiting,
     peak_usage,
     waits,
 )
@@ -87,7 +87,7 @@ def queue(engine: Engine) -> Verdict:
     usage = engine.mean(USAGE)
     running = engine.mean(RUNNING)
     said = f"{waiting:.1f} requests waited with {usage:.0%} of the pool in use, on average"
-    if usage >= FULL:
+    if full_while_waiting(engine):
         return warning(
             f"{said}: the pool is full",
             "more replicas, more KV memory (--kv-cache-memory-bytes, --gpu-memory-utilization), or "

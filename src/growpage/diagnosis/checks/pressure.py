@@ -26,13 +26,20 @@ def peak_usage(engine: Engine) -> float:
 
 def waits(engine: Engine) -> bool:
     """Whether requests waited for capacity at half of the samples or more."""
-    values = list(engine.values(WAITING, reason="capacity").values())
-    return bool(values) and sum(value > 0 for value in values) * 2 >= len(values)
+    values = engine.values(WAITING, reason="capacity")
+    return bool(values) and len(_waiting_times(engine)) * 2 >= len(values)
+
+
+def full_while_waiting(engine: Engine) -> bool:
+    """Whether the pool was full at half of the samples at which requests waited, or more."""
+    usage = engine.values(USAGE)
+    times = _waiting_times(engine)
+    return sum(usage.get(time, 0.0) >= FULL for time in times) * 2 >= len(times) > 0
 
 
 def under_pressure(engine: Engine) -> bool:
     """Whether requests were preempted, or waited while the pool was full."""
-    return preemptions(engine) > 0 or (waits(engine) and peak_usage(engine) >= FULL)
+    return preemptions(engine) > 0 or (waits(engine) and full_while_waiting(engine))
 
 
 def mode(engine: Engine) -> str:
@@ -43,3 +50,8 @@ def mode(engine: Engine) -> str:
 def policy(engine: Engine) -> str:
     """Who decides at a capacity boundary."""
     return engine.label("growpage_mode_info", "policy")
+
+
+def _waiting_times(engine: Engine) -> list[float]:
+    values = engine.values(WAITING, reason="capacity")
+    return [time for time, value in values.items() if value > 0]
