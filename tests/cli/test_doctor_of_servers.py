@@ -146,6 +146,8 @@ def test_what_is_no_prometheus(doctor: Doctor) -> None:
         (["--url", "http://a", "--since", "1h"], "--since needs --prometheus-url"),
         (["--model", "tiny"], "--model needs --prometheus-url"),
         (["--api-key", "k"], "--api-key needs --url or --prometheus-url"),
+        (["--url", "http://a", "--api-key", "schlüssel"], "--api-key must be some characters"),
+        (["--url", "http://a", "--api-key", ""], "--api-key must be some characters"),
         (["--prometheus-url", "http://b", "--since", "1x"], "--since is '1x', but must be a dur"),
         (["--prometheus-url", "http://b", "--since", "0s"], "--since is '0s', but must be a dur"),
         (["--url", "http://a", "--config", "none.yaml"], "cannot read the configuration file"),

@@ -262,8 +262,8 @@ CASES = [
     Case(
         "queue",
         WARNING,
-        "4.0 of 8 run, so neither memory nor --max-num-seqs is the limit",
-        "--max-num-batched-tokens",
+        "4.0 of 8 run, so neither used memory nor --max-num-seqs is the limit",
+        "--growpage-min-pages",
         before={WAITING: 4},
     ),
     Case("refused growth", OK, "none; 20 steps granted"),

@@ -38,7 +38,13 @@ def base_url(url: str, *endings: str) -> str:
 
 
 def open_client(base: str, api_key: str | None) -> httpx2.Client:
-    """A client of ``base`` that sends the key, if there is one, as a bearer token."""
+    """A client of ``base`` that sends the key, if there is one, as a bearer token.
+
+    Raises:
+        SourceError: the key cannot be sent in a header.
+    """
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key):
+        raise SourceError("--api-key must be some characters of ASCII, without line breaks")
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     return httpx2.Client(base_url=base, headers=headers, timeout=TIMEOUT_S, follow_redirects=True)
 

@@ -107,11 +107,11 @@ def queue(engine: Engine) -> Verdict:
             "see the finding on orphaned pages",
         )
     return warning(
-        f"{said}: {running:.1f} of {limit:.0f} run, so neither memory nor --max-num-seqs is the "
-        "limit; the first in the queue asks for more pages than are free, or the token batch "
-        "admits prompts slowly",
-        "a larger --max-num-batched-tokens, a smaller --growpage-watermark, a larger pool for long "
-        "prompts; with adapters, a larger --max-loras",
+        f"{said}: {running:.1f} of {limit:.0f} run, so neither used memory nor --max-num-seqs is "
+        "the limit; the free pages are promised to those who run, or the first in the queue asks "
+        "for more than are free",
+        "a smaller --growpage-min-pages, which every running request is sure of, or a smaller "
+        "--growpage-watermark; a larger pool for long prompts; with adapters, a larger --max-loras",
     )
 
 
