@@ -14,7 +14,7 @@ def doctor(**environment: str) -> tuple[int, dict[str, Any]]:
         [sys.executable, "-m", "growpage", "doctor", "--json"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         env={**os.environ, **environment},
     )

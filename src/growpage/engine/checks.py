@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from growpage.budget.config import BudgetConfig
 from growpage.budget.errors import ConfigError
-from growpage.budget.policies import make_policy
 from growpage.engine import seams
 from growpage.engine.kwargs import CONFIG_KEY
 from growpage.telemetry.settings import OPERATIONS_KEY, Operations
@@ -107,6 +106,8 @@ def check_pool(pages: int, vllm_config: VllmConfig) -> None:
     Raises:
         ConfigError: with the numbers.
     """
+    from growpage.budget.policies import make_policy  # it imports torch
+
     config = config_of(vllm_config)
     block = vllm_config.cache_config.block_size
     policy = make_policy(config, block)

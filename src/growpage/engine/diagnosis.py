@@ -1,36 +1,15 @@
-"""What growpage finds on this machine: the facts behind ``growpage doctor``."""
+"""What growpage finds on this machine: the facts behind ``growpage doctor`` without an address."""
 
 from __future__ import annotations
 
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 
+from growpage.diagnosis.finding import Finding, Status
 from growpage.engine.checks import UnsupportedError, check_vllm, vllm_version
-
-
-class Status(Enum):
-    """How a finding stands."""
-
-    OK = "ok"
-    WARNING = "warning"
-    """It will work, with less speed or one more step."""
-    FAILURE = "failure"
-    """Growpage cannot run."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the diagnosis."""
-
-    name: str
-    status: Status
-    detail: str
-    remedy: str = ""
 
 
 def diagnose() -> Iterator[Finding]:

@@ -92,9 +92,11 @@ class Reporter:
             ):
                 for reason, count in by_reason.items():
                     yield name, (reason, mode), count
-            yield "growpage_recomputed_tokens", (), ledger.recomputed_tokens
-            yield "growpage_refused_prompts", (), ledger.refused_prompts
-            yield "growpage_compactions_confirmed", (), ledger.confirmed
+        # Yielded once: for each ledger, they would seem to fall, which a counter must not.
+        ledgers = [journal.ledger for journal in self._journals]
+        yield "growpage_recomputed_tokens", (), sum(each.recomputed_tokens for each in ledgers)
+        yield "growpage_refused_prompts", (), sum(each.refused_prompts for each in ledgers)
+        yield "growpage_compactions_confirmed", (), sum(each.confirmed for each in ledgers)
 
     def _gauges(
         self, requests: Mapping[str, Request], mode: str
