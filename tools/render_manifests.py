@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from helm_python import Chart
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "deploy/helm/growpage"
@@ -48,13 +47,20 @@ KINDS: Final = (
     "PrometheusRule",
 )
 
+KUSTOMIZATION: Final = """\
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [growpage.yaml]
+"""
+
 HEADER: Final = """\
 # The values `{name}` of docs/kubernetes.md, rendered by tools/render_manifests.py: change those and
 # render again. The image names and the namespace `growpage` are examples.
 """
 
 _VALUES_BLOCK: Final = re.compile(
-    r"^<!-- values: (?P<name>[a-z0-9-]+) -->\n+```yaml\n(?P<yaml>.*?)^```$", re.DOTALL | re.MULTILINE
+    r"^<!-- values: (?P<name>[a-z0-9-]+) -->\n```yaml\n(?P<yaml>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
 )
 _SEPARATOR: Final = re.compile(r"^---$", re.MULTILINE)
 
@@ -82,6 +88,9 @@ def render(values: Mapping[str, Any], *, chart: Path = CHART) -> str:
     Raises:
         helm_python.HelmError: the schema or a template refuses the values.
     """
+    # Only where it is used: Helm brings the runtime of Go with it, signal handlers and all.
+    from helm_python import Chart
+
     with Chart.load(chart) as loaded:
         templates = loaded.render(dict(values), name=RELEASE, namespace=NAMESPACE)
     manifests = [
@@ -100,13 +109,6 @@ def generated_files(documentation: Path = DOCUMENTATION) -> Iterator[tuple[Path,
         folder = MANIFESTS / name
         yield folder / "growpage.yaml", HEADER.format(name=name) + render(values)
         yield folder / "kustomization.yaml", KUSTOMIZATION
-
-
-KUSTOMIZATION: Final = """\
-apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-resources: [growpage.yaml]
-"""
 
 
 def main() -> int:

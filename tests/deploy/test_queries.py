@@ -1,0 +1,98 @@
+"""The queries that KEDA, the metrics adapter and the rules ask."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import promql_parser
+import pytest
+
+from tests.deploy.manifests import Manifest, of_kind
+from tests.deploy.queries import (
+    adapter_rules,
+    metric_names,
+    of_adapter,
+    of_rules,
+    of_triggers,
+    raw_counters,
+    returns_one_series,
+)
+
+OURS = {"growpage_desired_replicas"}
+_SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
+
+
+@pytest.fixture(scope="module")
+def triggers(rendered: dict[str, list[Manifest]]) -> set[str]:
+    return {query for manifests in rendered.values() for query in of_triggers(manifests)}
+
+
+@pytest.fixture(scope="module")
+def queries(triggers: set[str]) -> list[str]:
+    return [*triggers, *of_rules(), *of_adapter('namespace="growpage",target="growpage-server"')]
+
+
+def vllm_source() -> str:
+    """Where vLLM defines its metrics."""
+    spec = importlib.util.find_spec("vllm")  # finds, and does not import
+    assert spec is not None and spec.origin is not None
+    folder = Path(spec.origin).parent / "v1"
+    return "".join(
+        path.read_text(encoding="utf-8")
+        for path in (folder / "metrics/loggers.py", folder / "spec_decode/metrics.py")
+    )
+
+
+def test_every_query_is_promql(queries: list[str]) -> None:
+    assert len(queries) > 8
+    for query in queries:
+        promql_parser.parse(query)
+
+
+def test_no_counter_is_read_as_it_is(triggers: set[str]) -> None:
+    asked = [*triggers, *of_rules()]
+    asked += [rule["metricsQuery"].replace("<<.LabelMatchers>>", "") for rule in adapter_rules()]
+    for query in asked:
+        assert raw_counters(query) == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "vllm:num_preemptions_total",
+        "sum(vllm:num_preemptions_total) > 1",
+        "histogram_quantile(0.9, sum by (le) (vllm:time_to_first_token_seconds_bucket))",
+        "max_over_time(vllm:num_preemptions_total[5m])",
+    ],
+)
+def test_a_raw_counter_is_found(query: str) -> None:
+    assert len(raw_counters(query)) == 1
+
+
+def test_what_scales_returns_one_series(triggers: set[str]) -> None:
+    assert triggers
+    for query in triggers:
+        assert returns_one_series(query)
+    assert not returns_one_series("max by (pod) (growpage_desired_replicas)")
+    assert not returns_one_series("growpage_desired_replicas")
+
+
+def test_every_metric_exists(queries: list[str]) -> None:
+    source = vllm_source()
+    for query in queries:
+        for metric in metric_names(query) - OURS:
+            assert metric.startswith("vllm:")
+            assert f'"{_SUFFIX.sub("", metric)}"' in source, f"vLLM has no metric {metric}"
+
+
+def test_the_adapter_offers_what_the_hpas_ask_for(rendered: dict[str, list[Manifest]]) -> None:
+    offered = {rule["name"]["as"] for rule in adapter_rules()}
+    asked = {
+        metric["external"]["metric"]["name"]
+        for manifests in rendered.values()
+        for hpa in of_kind(manifests, "HorizontalPodAutoscaler")
+        for metric in hpa["spec"]["metrics"]
+    }
+    assert asked == offered
