@@ -141,7 +141,11 @@ scaleDown:
 {{- $policy := merge $limits (deepCopy .policy) (deepCopy $values.policy) -}}
 {{- $models = append $models (dict "model" .model "target" (pick . "namespace" "kind" "name") "policy" $policy) -}}
 {{- end -}}
-{{- $config := dict "prometheus" $prometheus "models" $models "listen_port" (int $values.metricsPort) -}}
+{{- $kubernetes := dict "act" $values.act "lease_name" (include "growpage.autoscalerName" .) "lease_namespace" .Release.Namespace -}}
+{{- $config := dict "prometheus" $prometheus "models" $models "kubernetes" $kubernetes "listen_port" (int $values.metricsPort) -}}
+{{- if $values.externalScaler.enabled -}}
+{{- $_ := set $config "keda_address" (printf "0.0.0.0:%d" (int $values.externalScaler.port)) -}}
+{{- end -}}
 {{- toYaml (mergeOverwrite $config (deepCopy $values.config)) -}}
 {{- end -}}
 
