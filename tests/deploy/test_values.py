@@ -15,6 +15,7 @@ import yaml
 
 from growpage._version import __version__
 from growpage.budget.config import BudgetConfig
+from growpage.cli.flags import budget_parser, split_budget
 from tests.deploy.conftest import Run
 from tests.deploy.helm import refusal
 from tests.deploy.manifests import Manifest, documents, name, of_kind, pod_spec
@@ -347,6 +348,20 @@ def server_pod(manifests: list[Manifest]) -> dict[str, Any]:
 def test_whatever_acts_on_others_is_off_by_default(with_helm: Run) -> None:
     kinds = sorted(each["kind"] for each in made(with_helm, SERVER))
     assert kinds == ["Deployment", "Service", "ServiceAccount"]
+
+
+def test_the_server_takes_the_documented_settings(rendered: dict[str, list[Manifest]]) -> None:
+    budgets = []
+    for manifests in rendered.values():
+        for deployment in of_kind(manifests, "Deployment"):
+            container = pod_spec(deployment)["containers"][0]
+            if container["name"] == "server":
+                parser = budget_parser("", "")
+                _, budget, rest = split_budget(parser, container["args"][1:])
+                assert not any(each.startswith("--growpage") for each in rest)
+                budgets.append(budget)
+    assert BudgetConfig(policy="fixed", budget=512) in budgets
+    assert BudgetConfig(policy="elastic", min_pages=8) in budgets
 
 
 def test_settings_become_flags(with_helm: Run) -> None:
