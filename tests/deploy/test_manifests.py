@@ -39,7 +39,7 @@ from tools.render_manifests import (
 
 MARKDOWN = DOCUMENTATION.read_text(encoding="utf-8")
 NAMES = list(documented_values(MARKDOWN))
-VERSIONS = ["1.30", "1.33", "1.35", "1.37"]
+VERSIONS = ["1.30", "1.34", "1.37"]
 CUSTOM = {"ScaledObject", "PodMonitor", "PrometheusRule"}
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
