@@ -30,7 +30,9 @@ def test_it_takes_the_configuration(
     tmp_path: Path,
 ) -> None:
     (content,) = (
-        each["data"]["autoscaler.yaml"] for each in of_kind(rendered[combination], "ConfigMap")
+        each["data"]["autoscaler.yaml"]
+        for each in of_kind(rendered[combination], "ConfigMap")
+        if "autoscaler.yaml" in each["data"]
     )
     given = values[combination]["autoscaler"]
     for key, file in given["prometheus"].items():

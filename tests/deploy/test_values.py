@@ -15,7 +15,9 @@ import yaml
 
 from growpage._version import __version__
 from growpage.budget.config import BudgetConfig
+from growpage.budget.rollout import Rollout
 from growpage.cli.flags import budget_parser, split_budget
+from growpage.cli.serve import add_operations
 from tests.deploy.conftest import Run
 from tests.deploy.helm import refusal
 from tests.deploy.manifests import Manifest, documents, name, of_kind, pod_spec
@@ -66,6 +68,14 @@ def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]
         ({"server": {"growpage": {"minPages": 4}}}, "additional properties 'minPages' not allowed"),
         ({"server": {"growpage": {"tau": "0"}}}, "'/server/growpage/tau': got string, want number"),
         ({"server": {"growpage": {"local_quota": 1}}}, "'/server/growpage/local_quota': exclusive"),
+        (
+            {"server": {"rollout": {"mode": "watch"}}},
+            "'/server/rollout/mode': value must be one of",
+        ),
+        (
+            {"server": {"rollout": {"quotas": {"a": 0}}}},
+            "'/server/rollout/quotas/a': minimum: got 0",
+        ),
         ({"server": {"extraArgs": "--dtype=half"}}, "'/server/extraArgs': got string, want array"),
         ({"server": {"startupTimeoutSeconds": 5}}, "'/server/startupTimeoutSeconds': minimum: go"),
         ({"server": {"strategy": {"type": "BlueGreen"}}}, "'/server/strategy/type': value must be"),
@@ -300,7 +310,11 @@ def test_the_values_file_shows_every_value_with_its_default() -> None:
     jsonschema.validate(DEFAULTS, SCHEMA)
     optional = {".global", ".scaledObject.prometheus.authenticationRef"}
     for path, _, _ in properties(SCHEMA):
-        if "[]" in path or path.startswith(".server.growpage.") or path in optional:
+        if (
+            "[]" in path
+            or path.startswith((".server.growpage.", ".server.rollout."))
+            or path in optional
+        ):
             continue
         if path.rpartition(".")[0] in optional:
             continue
@@ -351,17 +365,48 @@ def test_whatever_acts_on_others_is_off_by_default(with_helm: Run) -> None:
 
 
 def test_the_server_takes_the_documented_settings(rendered: dict[str, list[Manifest]]) -> None:
+    parser = budget_parser("", "")
+    add_operations(parser)
     budgets = []
     for manifests in rendered.values():
         for deployment in of_kind(manifests, "Deployment"):
             container = pod_spec(deployment)["containers"][0]
             if container["name"] == "server":
-                parser = budget_parser("", "")
                 _, budget, rest = split_budget(parser, container["args"][1:])
                 assert not any(each.startswith("--growpage") for each in rest)
                 budgets.append(budget)
     assert BudgetConfig(policy="fixed", budget=512) in budgets
     assert BudgetConfig(policy="elastic", min_pages=8) in budgets
+
+
+def test_the_server_takes_the_rollout(rendered: dict[str, list[Manifest]], tmp_path: Path) -> None:
+    (content,) = (
+        each["data"]["rollout.yaml"]
+        for each in of_kind(rendered["staged"], "ConfigMap")
+        if "rollout.yaml" in each["data"]
+    )
+    file = tmp_path / "rollout.yaml"
+    file.write_text(content, encoding="utf-8")
+    stage = Rollout.from_file(file)
+    assert (stage.mode, stage.quotas) == ("enforce", {"canary": 400})
+
+
+def test_the_rollouts_settings_are_those_of_the_server() -> None:
+    described = SCHEMA["properties"]["server"]["properties"]["rollout"]["properties"]
+    schema = Rollout.model_json_schema()
+    assert described.keys() == schema["properties"].keys()
+    assert described["mode"]["enum"] == schema["properties"]["mode"]["enum"]
+    only = described["only"]["properties"]
+    assert only.keys() == schema["$defs"]["Selection"]["properties"].keys()
+
+
+def test_another_stage_restarts_no_server(with_helm: Run) -> None:
+    def servers(stage: Mapping[str, Any]) -> list[Manifest]:
+        values = merged(SERVER, {"server": {"rollout": stage}})
+        return of_kind(made(with_helm, values), "Deployment")
+
+    assert servers({"mode": "observe"}) == servers({"mode": "enforce"})
+    assert servers({"mode": "observe"}) != servers({})
 
 
 def test_settings_become_flags(with_helm: Run) -> None:

@@ -41,7 +41,7 @@
 {{- fail (printf "server.extraArgs has %s: set it with %s" $flag (index $owned $flag)) -}}
 {{- end -}}
 {{- if hasPrefix "--growpage-" $flag -}}
-{{- fail (printf "server.extraArgs has %s: settings of the budget belong in server.growpage" $flag) -}}
+{{- fail (printf "server.extraArgs has %s: settings of the budget belong in server.growpage; server.rollout, server.livePage and server.metrics are for the others" $flag) -}}
 {{- end -}}
 {{- end -}}
 {{- $cache := $server.cache.persistence -}}
