@@ -235,6 +235,19 @@ def test_the_autoscalers_labels_survive_the_scrape(rendered: dict[str, list[Mani
         assert all(each["honorLabels"] for each in monitor["spec"]["podMetricsEndpoints"])
 
 
+def test_vllms_names_keep_their_colon(rendered: dict[str, list[Manifest]]) -> None:
+    (monitor,) = of_kind(rendered["monitoring"], "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (relabel,) = endpoint["metricRelabelings"]
+    assert relabel["sourceLabels"] == [relabel["targetLabel"]] == ["__name__"]
+    renamed = re.sub(
+        f"^(?:{relabel['regex']})$",
+        relabel["replacement"].replace("$1", r"\1"),
+        "vllm_kv_cache_usage_perc",
+    )
+    assert renamed == "vllm:kv_cache_usage_perc"
+
+
 def test_only_an_acting_autoscaler_may_write(rendered: dict[str, list[Manifest]]) -> None:
     may_write = set()
     for combination, manifests in rendered.items():
