@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.manifests import Manifest, of_kind
-from tools.render_manifests import DOCUMENTATION, ROOT, documented_values
+from tests.deploy.conftest import Run
+from tests.deploy.manifests import Manifest, documents, of_kind
+from tools.render_manifests import DOCUMENTATION, ROOT, documented_values, render
 
 config = pytest.importorskip("growpage.fleet.config")
 
@@ -74,5 +75,14 @@ def documented(*parts: str) -> set[tuple[str, str, str]]:
 
 def test_it_may_do_what_it_must_and_no_more(rendered: dict[str, list[Manifest]]) -> None:
     assert granted(rendered["keda"]) == documented("watch")
-    acting = documented("watch", "events", "act", "lease", "drain")
+    acting = documented("watch", "events", "act", "lease")
     assert granted(rendered["autoscaler-acts"]) == acting
+
+
+def test_marking_pods_takes_a_permission_more(
+    values: dict[str, dict[str, Any]], with_helm: Run
+) -> None:
+    acting = values["autoscaler-acts"]
+    marking = {**acting, "autoscaler": {**acting["autoscaler"], "choosePods": True}}
+    more = granted(documents(with_helm(render, marking)))
+    assert more == documented("watch", "events", "act", "lease", "drain")
