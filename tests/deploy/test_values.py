@@ -453,6 +453,30 @@ def test_a_models_name_is_quoted_in_queries_and_labels_stay_valid(with_helm: Run
     assert 'model_name="a/\\"b\\\\c"' in query
 
 
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("http://mimir:8080/prometheus", 8080),
+        ("http://prometheus", 80),
+        ("https://prometheus.example.com/x:1", 443),
+    ],
+)
+def test_the_autoscaler_reaches_prometheus_through_its_policy(
+    url: str, port: int, with_helm: Run
+) -> None:
+    values = merged(
+        BOTH, {"autoscaler": {"prometheus": {"url": url}}, "networkPolicy": {"enabled": True}}
+    )
+    (policy,) = (
+        each
+        for each in of_kind(made(with_helm, values), "NetworkPolicy")
+        if name(each).endswith("-autoscaler")
+    )
+    ports = [each["port"] for rule in policy["spec"]["egress"] for each in rule["ports"]]
+    assert port in ports
+    assert len(ports) == len(set(ports)) + 1  # DNS by UDP and by TCP
+
+
 def test_a_replica_of_the_autoscaler_stands_by_elsewhere(with_helm: Run) -> None:
     def affinity(replicas: int) -> Any:
         values = merged(BOTH, {"autoscaler": {"replicas": replicas}})

@@ -156,6 +156,17 @@ scaleDown:
 target: {{ $labels.target | quote }}
 {{- end -}}
 
+{{/* What is listed, and the port of Prometheus' address: cut off from it the autoscaler only holds. */}}
+{{- define "growpage.autoscalerEgressPorts" -}}
+{{- $url := urlParse .Values.autoscaler.prometheus.url -}}
+{{- $usual := ternary "443" "80" (eq $url.scheme "https") -}}
+{{- $ports := list (regexFind ":[0-9]+$" $url.host | trimPrefix ":" | default $usual | int) -}}
+{{- range .Values.networkPolicy.autoscalerEgressPorts -}}
+{{- $ports = append $ports (int .) -}}
+{{- end -}}
+{{- $ports | uniq | toJson -}}
+{{- end -}}
+
 {{- define "growpage.dnsEgress" -}}
 # DNS, which may be a pod or an address of the node.
 - ports:
