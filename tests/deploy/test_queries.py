@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import promql_parser
 import pytest
+import yaml
 
 from tests.deploy.manifests import Manifest, of_kind
 from tests.deploy.queries import (
@@ -77,6 +80,35 @@ def test_what_scales_returns_one_series(triggers: set[str]) -> None:
         assert returns_one_series(query)
     assert not returns_one_series("max by (pod) (growpage_desired_replicas)")
     assert not returns_one_series("growpage_desired_replicas")
+
+
+def test_two_autoscalers_give_one_answer_and_none_gives_none(
+    triggers: set[str], tmp_path: Path
+) -> None:
+    (query,) = triggers
+    labels = 'namespace="growpage",model_name="SmolLM2-135M-Instruct",target="growpage-server"'
+    asked = {
+        "interval": "15s",
+        "input_series": [
+            {"series": f'growpage_desired_replicas{{{labels},pod="a"}}', "values": "3x4 stale"},
+            {"series": f'growpage_desired_replicas{{{labels},pod="b"}}', "values": "3x4 stale"},
+            {
+                "series": f"growpage_desired_replicas{{{labels.replace('growpage-', 'other-')}}}",
+                "values": "9x20",
+            },
+        ],
+        "promql_expr_test": [
+            {"expr": query, "eval_time": "1m", "exp_samples": [{"labels": "{}", "value": 3}]},
+            {"expr": query, "eval_time": "2m", "exp_samples": []},
+        ],
+    }
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [], "tests": [asked]}), encoding="utf-8")
+    promtool = Path(sys.prefix) / "monitoring/usr/bin/promtool"
+    done = subprocess.run(
+        [promtool, "test", "rules", file], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_metric_exists(triggers: set[str]) -> None:
