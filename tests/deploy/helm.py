@@ -14,8 +14,9 @@ def lint(values: Mapping[str, Any], *, chart: Path = CHART) -> list[str]:
     from helm_python import lint as lint_chart
 
     report = lint_chart(chart, dict(values), strict=True, namespace=NAMESPACE)
-    messages = [each["error"] for each in report["messages"] if each["severity"] > 1]
-    return messages + report["errors"]
+    messages: list[str] = [each["error"] for each in report["messages"] if each["severity"] > 1]
+    errors: list[str] = report["errors"]
+    return messages + errors
 
 
 def generated() -> dict[Path, str]:
