@@ -453,6 +453,24 @@ def test_a_models_name_is_quoted_in_queries_and_labels_stay_valid(with_helm: Run
     assert 'model_name="a/\\"b\\\\c"' in query
 
 
+def test_null_takes_a_default_away(with_helm: Run) -> None:
+    values = {
+        "server": {
+            "image": IMAGE,
+            "rollout": {"max_growth_rate": None},
+            "strategy": {"type": "Recreate", "rollingUpdate": None},
+        },
+        "podDisruptionBudget": {"enabled": True, "maxUnavailable": None, "minAvailable": "50%"},
+    }
+    manifests = made(with_helm, values)
+    (stage,) = of_kind(manifests, "ConfigMap")
+    assert yaml.safe_load(stage["data"]["rollout.yaml"]) == {"max_growth_rate": None}
+    (deployment,) = of_kind(manifests, "Deployment")
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    (budget,) = of_kind(manifests, "PodDisruptionBudget")
+    assert budget["spec"]["minAvailable"] == "50%" and "maxUnavailable" not in budget["spec"]
+
+
 @pytest.mark.parametrize(
     ("url", "port"),
     [
