@@ -157,6 +157,9 @@ def test_before_the_first_request_there_is_nothing_to_see(server: Server) -> Non
     found = samples(server)
     assert total(found, "growpage_kv_page_allocations_total") == 0
     assert ("growpage_kv_page_allocations_total", _engine()) in found
+    assert total(found, "growpage_max_num_seqs") == 8
+    assert total(found, "growpage_kv_capacity_tokens") == 64 * 32
+    assert total(found, "growpage_mode_info", mode="observe", policy="growpage") == 1
 
 
 def test_observed_decisions_are_counted_as_such(server: Server) -> None:

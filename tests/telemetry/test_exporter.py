@@ -80,6 +80,7 @@ def test_what_has_no_labels_of_its_own_is_there_from_the_start(
 ) -> None:
     assert value(registry, "growpage_kv_page_allocations_total", engine="1") == 0
     assert value(registry, "growpage_kv_demand_tokens_count") == 0
+    assert value(registry, "growpage_evicted_tokens_total", mode="observe") == 0
     assert value(registry, "growpage_kv_kept_tokens") is None, "nothing was measured yet"
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.request import Request
 
-from growpage.budget.config import BudgetConfig
 from growpage.budget.rollout import Mode
-from growpage.engine.checks import EIGHT_BIT_CACHES, operations_of, served_names
+from growpage.engine.checks import operations_of, served_names
 from growpage.engine.journal import Journal
 from growpage.engine.live import LiveFeed, Queue
 from growpage.engine.manager import Account, GrowPageManager
@@ -28,7 +27,6 @@ class Monitor:
 
     Args:
         vllm_config: the engine's configuration.
-        budget: the budget.
         pages: the page accounting.
         journals: of the modes ``enforce`` and ``observe``.
         observations: takes values for histograms.
@@ -38,7 +36,6 @@ class Monitor:
     def __init__(
         self,
         vllm_config: VllmConfig,
-        budget: BudgetConfig,
         pages: GrowPageManager,
         journals: Sequence[Journal],
         observations: Observations,
@@ -48,16 +45,7 @@ class Monitor:
         self._observations = observations
         self._clock = clock
         operations = operations_of(vllm_config)
-        cache = vllm_config.cache_config.cache_dtype
-        facts = EngineFacts(
-            policy=budget.policy,
-            score=budget.score,
-            cache=str(vllm_config.model_config.dtype).removeprefix("torch.")
-            if cache == "auto"
-            else cache,
-            bytes_ratio=2 / _element_bytes(vllm_config),
-            max_num_seqs=vllm_config.scheduler_config.max_num_seqs,
-        )
+        facts = EngineFacts.of(vllm_config)
         self._reporter = (
             Reporter(facts, pages, journals, observations, clock) if operations.metrics else None
         )
@@ -151,10 +139,3 @@ class Monitor:
                 },
                 request.arrival_time,
             )
-
-
-def _element_bytes(vllm_config: VllmConfig) -> int:
-    """Bytes of one stored number."""
-    if vllm_config.cache_config.cache_dtype in EIGHT_BIT_CACHES:
-        return 1
-    return int(vllm_config.model_config.dtype.itemsize)

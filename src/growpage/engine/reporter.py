@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from vllm.v1.request import Request
 
 from growpage._version import __version__
+from growpage.engine.checks import EIGHT_BIT_CACHES, config_of
 from growpage.engine.journal import Journal
 from growpage.engine.manager import GrowPageManager
 from growpage.engine.observations import Observations
 from growpage.telemetry.report import Report
 
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
 INTERVAL_S = 0.25
 """Seconds between two reports of a busy engine."""
 
 Labels = tuple[str, ...]
+Gauge = tuple[str, Labels, float]
+"""A name, the values of its own labels, and its value."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,28 @@ class EngineFacts:
     bytes_ratio: float
     """Bytes of a 16-bit cache over those of this one."""
     max_num_seqs: int
+
+    @classmethod
+    def of(cls, vllm_config: VllmConfig) -> EngineFacts:
+        """The facts about an engine of this configuration."""
+        budget = config_of(vllm_config)
+        cache = vllm_config.cache_config.cache_dtype
+        dtype = vllm_config.model_config.dtype
+        return cls(
+            policy=budget.policy,
+            score=budget.score,
+            cache=str(dtype).removeprefix("torch.") if cache == "auto" else cache,
+            bytes_ratio=2 / (1 if cache in EIGHT_BIT_CACHES else dtype.itemsize),
+            max_num_seqs=vllm_config.scheduler_config.max_num_seqs,
+        )
+
+    def gauges(self, capacity_tokens: int, mode: str) -> Iterator[Gauge]:
+        """What is known as soon as the engine has a pool of ``capacity_tokens``."""
+        yield "growpage_kv_capacity_tokens", (), capacity_tokens
+        yield "growpage_intra_page_compress_ratio", (), self.bytes_ratio
+        yield "growpage_max_num_seqs", (), self.max_num_seqs
+        labels = (self.policy, self.score, mode, self.cache, __version__)
+        yield "growpage_mode_info", labels, 1
 
 
 class Reporter:
@@ -98,10 +127,8 @@ class Reporter:
         yield "growpage_refused_prompts", (), sum(each.refused_prompts for each in ledgers)
         yield "growpage_compactions_confirmed", (), sum(each.confirmed for each in ledgers)
 
-    def _gauges(
-        self, requests: Mapping[str, Request], mode: str
-    ) -> Iterator[tuple[str, Labels, float]]:
-        facts, book = self._facts, self._pages
+    def _gauges(self, requests: Mapping[str, Request], mode: str) -> Iterator[Gauge]:
+        book = self._pages
         logical = kept = slots = 0
         for name, account in book.accounts.items():
             tokens = requests[name].num_computed_tokens
@@ -110,14 +137,11 @@ class Reporter:
             slots += book.pages(name) * book.block_size
         yield "growpage_kv_kept_tokens", (), kept
         yield "growpage_kv_logical_tokens", (), logical
-        yield "growpage_kv_capacity_tokens", (), book.total_pages * book.block_size
         yield "growpage_kv_page_utilization", (), min(kept / slots, 1.0) if slots else 1.0
         yield "growpage_compression_ratio", (), logical / kept if kept else 1.0
-        yield "growpage_intra_page_compress_ratio", (), facts.bytes_ratio
         yield "growpage_page_table_fragmentation", (), fragmentation(book)
         yield "growpage_orphaned_pages", (), orphaned_pages(book)
-        yield "growpage_max_num_seqs", (), facts.max_num_seqs
-        yield "growpage_mode_info", (facts.policy, facts.score, mode, facts.cache, __version__), 1
+        yield from self._facts.gauges(book.total_pages * book.block_size, mode)
 
 
 def fragmentation(pages: GrowPageManager) -> float:

@@ -68,7 +68,6 @@ class BudgetMixin(Scheduler):
         self.ledger = self.capacity.ledger
         self._monitor = Monitor(
             self.vllm_config,
-            self.budget_config,
             self.pages,
             self.enforcement.journals,
             observations,

@@ -389,6 +389,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "kv_cache_dtype_skip_layers",
         "kv_cache_size_tokens",
         "kv_sharing_fast_prefill",
+        "num_gpu_blocks",
         "user_specified_block_size",
     ),
     "vllm.config.vllm:VllmConfig": (

@@ -11,7 +11,9 @@ from vllm.logger import init_logger
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
+from growpage.budget.rollout import UNSTAGED, Rollout
 from growpage.engine.checks import config_of_or_none, operations_of
+from growpage.engine.reporter import EngineFacts
 from growpage.telemetry.exporter import Exporter
 from growpage.telemetry.report import KEY, Report
 from growpage.telemetry.summary import Summary
@@ -23,7 +25,8 @@ class GrowPageStatLogger(AggregateStatLoggerBase):
     """Exports what engines with a budget report; does nothing where there is none."""
 
     def __init__(self, vllm_config: VllmConfig, engine_indexes: list[int]) -> None:
-        self.engine_index = 0  # vLLM's own loggers read it of each other
+        self._vllm_config = vllm_config
+        self._engines = engine_indexes
         self._exporter: Exporter | None = None
         self._summary = Summary()
         if config_of_or_none(vllm_config) is None or not operations_of(vllm_config).metrics:
@@ -63,4 +66,13 @@ class GrowPageStatLogger(AggregateStatLoggerBase):
             logger.info(line)
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say that the engine has not said."""
+        """Export what is known of the engines before they have worked."""
+        if self._exporter is None:
+            return
+        cache = self._vllm_config.cache_config
+        tokens = ((cache.num_gpu_blocks or 1) - 1) * cache.block_size  # vLLM keeps one page
+        stage = operations_of(self._vllm_config).rollout
+        mode = Rollout.from_file(stage).mode if stage else UNSTAGED.mode
+        for engine in self._engines:
+            for name, labels, value in EngineFacts.of(self._vllm_config).gauges(tokens, mode):
+                self._exporter.set(engine, name, value, *labels)

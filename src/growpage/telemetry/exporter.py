@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric as Family
 
+from growpage.budget.rollout import Mode
 from growpage.telemetry.catalogue import ENGINE_LABELS, METRICS, Kind, Metric
 from growpage.telemetry.report import Report
 
 PREFIX = "growpage_"
 
 M = TypeVar("M", bound=MetricWrapperBase)
+
+_KNOWN_LABELS: dict[tuple[str, ...], Sequence[tuple[str, ...]]] = {
+    (): [()],
+    ("mode",): [(mode,) for mode in get_args(Mode)],
+}
 
 
 class Exporter:
@@ -37,11 +43,13 @@ class Exporter:
         self._gauges = {m.name: _gauge(m, registry) for m in _of(Kind.GAUGE)}
         self._histograms = {m.name: _histogram(m, registry) for m in _of(Kind.HISTOGRAM)}
         self._mode: dict[int, tuple[str, ...]] = {}
-        # What has no labels of its own is there from the start, at 0.
-        for metric in METRICS:
-            if not metric.labels and metric.kind is not Kind.GAUGE:
-                for engine in engines:
-                    self._child({**self._counters, **self._histograms}[metric.name], engine, ())
+        # Counts are there from the start, at 0, where their labels are known by then.
+        for engine in engines:
+            for metric in METRICS:
+                for labels in _KNOWN_LABELS.get(metric.labels, ()):
+                    if metric.kind is not Kind.GAUGE:
+                        counts = {**self._counters, **self._histograms}
+                        self._child(counts[metric.name], engine, labels)
 
     def record(self, engine: int, report: Report) -> None:
         """Take in a report of one engine."""
