@@ -64,6 +64,7 @@ def engine_config(**changes: Any) -> Any:
         use_mla=False,
         is_attention_free=False,
         is_hybrid=False,
+        is_moe=False,
         has_inner_state=False,
         get_sliding_window=lambda: changes.get("sliding_window"),
         get_head_size=lambda: changes.get("head_size", 64),
@@ -107,6 +108,7 @@ def engine_config(**changes: Any) -> Any:
 def test_a_supported_engine_passes() -> None:
     check_engine(engine_config())
     check_engine(engine_config(tensor_parallel_size=2))
+    check_engine(engine_config(data_parallel_size=2))
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "fp8_e4m3", "fp8_e5m2"])
@@ -134,7 +136,10 @@ def test_an_eight_bit_cache_passes_on_a_cpu_with_its_kernel(
         ({"attn_logit_softcapping": 50.0}, "tiny caps its attention logits"),
         ({"attention_chunk_size": 8192}, "tiny uses chunked local attention"),
         ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size 2 is not supported yet"),
-        ({"data_parallel_size": 4}, "--data-parallel-size 4 is not supported yet"),
+        (
+            {"data_parallel_size": 4, "is_moe": True},
+            "--data-parallel-size 4 is not supported for mixture-of-experts models yet",
+        ),
         ({"decode_context_parallel_size": 2}, "--decode-context-parallel-size 2"),
         ({"speculative_config": object()}, "leave out --speculative-config"),
         ({"kv_transfer_config": object()}, "leave out --kv-transfer-config"),

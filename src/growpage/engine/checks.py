@@ -194,12 +194,16 @@ def _refusals(vllm_config: VllmConfig) -> Iterator[str]:
     yield from (f"{what}; {REMEDY}" for what in _unsupported_model(model))
     for flag, size in (
         ("--pipeline-parallel-size", parallel.pipeline_parallel_size),
-        ("--data-parallel-size", parallel.data_parallel_size),
         ("--decode-context-parallel-size", parallel.decode_context_parallel_size),
         ("--prefill-context-parallel-size", parallel.prefill_context_parallel_size),
     ):
         if size > 1:
             yield f"{flag} {size} is not supported yet; use 1, and one server for each replica"
+    if parallel.data_parallel_size > 1 and model.is_moe:
+        yield (
+            f"--data-parallel-size {parallel.data_parallel_size} is not supported for "
+            "mixture-of-experts models yet; use 1, and one server for each replica"
+        )
     if vllm_config.speculative_config is not None:
         yield "speculative decoding is not supported; leave out --speculative-config"
     if vllm_config.kv_transfer_config is not None:

@@ -422,6 +422,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "is_attention_free",
         "is_encoder_decoder",
         "is_hybrid",
+        "is_moe",
         "is_multimodal_model",
         "max_model_len",
         "model",
