@@ -1,0 +1,78 @@
+"""The metrics that the autoscaler reads, under the names of vLLM 0.6 to 0.33 and of GrowPage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Final
+
+from growpage.budget.errors import ConfigError
+
+
+class Signal(StrEnum):
+    """What is measured of each pod."""
+
+    UP = "up"
+    KV_USAGE = "kv_usage"
+    WAITING = "waiting"
+    WAITING_BY_REASON = "waiting_by_reason"
+    RUNNING = "running"
+    PREEMPTIONS = "preemptions"
+    MAX_NUM_SEQS = "max_num_seqs"
+    LOGICAL_TOKENS = "logical_tokens"
+    CAPACITY_TOKENS = "capacity_tokens"
+    GROWTH_REFUSED = "growth_refused"
+    LOSS_SUM = "loss_sum"
+    LOSS_COUNT = "loss_count"
+
+
+METRICS: Final[Mapping[Signal, tuple[str, ...]]] = {
+    Signal.UP: ("up",),
+    # The second is vLLM's name before 0.10.
+    Signal.KV_USAGE: ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    Signal.WAITING: ("vllm:num_requests_waiting",),
+    Signal.WAITING_BY_REASON: ("vllm:num_requests_waiting_by_reason",),
+    Signal.RUNNING: ("vllm:num_requests_running",),
+    Signal.PREEMPTIONS: ("vllm:num_preemptions_total",),
+    Signal.MAX_NUM_SEQS: ("growpage_max_num_seqs",),
+    Signal.LOGICAL_TOKENS: ("growpage_kv_logical_tokens",),
+    Signal.CAPACITY_TOKENS: ("growpage_kv_capacity_tokens",),
+    Signal.GROWTH_REFUSED: ("growpage_growth_refused_total",),
+    Signal.LOSS_SUM: ("growpage_predicted_loss_sum",),
+    Signal.LOSS_COUNT: ("growpage_predicted_loss_count",),
+}
+"""By signal, the newest name first; a pod that has the first is not asked for the others."""
+
+NEVER_EXISTED: Final[Mapping[str, str]] = {
+    # Copied from one public autoscaler to the next.
+    "vllm:gpu_cache_usage_factor": "vllm:kv_cache_usage_perc",
+    "vllm:gpu_kv_cache_usage": "vllm:kv_cache_usage_perc",
+    "vllm:kv_cache_usage": "vllm:kv_cache_usage_perc",
+    "vllm:num_preemptions": "vllm:num_preemptions_total",
+    "growpage_growth_refused": "growpage_growth_refused_total",
+}
+"""Wrong names that are in use, and what is meant; a counter without its ``_total`` is no metric."""
+
+KNOWN: Final = frozenset(name for names in METRICS.values() for name in names)
+
+_OURS_TO_JUDGE = ("vllm:", "vllm_", "growpage_", "growpage:")
+
+
+def check_name(signal: Signal, name: str) -> str:
+    """``name``, if it may measure ``signal``; a recording rule of the user's own may.
+
+    Raises:
+        ConfigError: it looks like a metric of vLLM or GrowPage and is none, or measures something
+            else; the message says which is meant.
+    """
+    if name in METRICS[signal]:
+        return name
+    if name in KNOWN:
+        raise ConfigError(f"{name} does not measure {signal}: use {METRICS[signal][0]}")
+    if name in NEVER_EXISTED:
+        raise ConfigError(f"{name} does not exist: did you mean {NEVER_EXISTED[name]}?")
+    if name.startswith(_OURS_TO_JUDGE):
+        close = get_close_matches(name, METRICS[signal], n=1, cutoff=0.0)
+        raise ConfigError(f"{name} is no known metric: did you mean {close[0]}?")
+    return name
