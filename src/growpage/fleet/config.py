@@ -23,9 +23,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=10_000)]
 
-STRICT = ConfigDict(
-    frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-)
+STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Policy(BaseModel):

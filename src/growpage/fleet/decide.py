@@ -103,15 +103,8 @@ def _desired(situation: Situation, current: int, policy: Policy) -> tuple[int, s
     out = _scale_out(situation, current, policy)
     if out is not None:
         return out
-    if situation.state is not DataState.FRESH:
+    if situation.state is DataState.PARTIAL:
         return current, f"hold, only a scale-out could be decided: {_why_bad(situation)}"
-    if current > policy.max_replicas:
-        allowed = may_remove(situation.changes, situation.now, policy)
-        desired = max(policy.max_replicas, current - allowed)
-        return desired, f"{current} is more than max_replicas, {policy.max_replicas}"
-    blocked = next(_against_scale_in(situation, current, policy), None)
-    if blocked is not None:
-        return current, blocked
     return _scale_in(situation, current, policy)
 
 
@@ -205,7 +198,14 @@ def _load_against_scale_in(each: Observation, ago: str, policy: Policy) -> Itera
 
 
 def _scale_in(situation: Situation, current: int, policy: Policy) -> tuple[int, str]:
-    """Fewer replicas, if the load of every moment of the window would fit."""
+    """Fewer replicas, if nothing forbids it and the load of the whole window would fit."""
+    if current > policy.max_replicas:
+        allowed = may_remove(situation.changes, situation.now, policy)
+        desired = max(policy.max_replicas, current - allowed)
+        return desired, f"{current} is more than max_replicas, {policy.max_replicas}"
+    blocked = next(_against_scale_in(situation, current, policy), None)
+    if blocked is not None:
+        return current, blocked
     seen = within(situation.history, policy.scale_in_window_seconds)
     needs = [need for each in seen if (need := needed_to_fit(each, policy)) is not None]
     needed = max(policy.min_replicas, *needs)
@@ -227,8 +227,8 @@ def _inputs(situation: Situation, policy: Policy) -> Iterator[Input]:
     replicas = situation.replicas
     if replicas is not None:
         for name in ("desired", "ready", "pending"):
-            value = float(getattr(replicas, name))
-            yield Input(f"replicas_{name}", value, 0.0, situation.queries.get("replicas", ""))
+            query = situation.queries.get("replicas", "")
+            yield Input(f"replicas_{name}", float(getattr(replicas, name)), 0.0, query)
     if situation.cold_start is not None:
         yield Input("cold_start_seconds", situation.cold_start, None, "")
     if not situation.history:

@@ -112,9 +112,8 @@ def _one_of(candidates: Sequence[Samples]) -> Samples:
 
 
 def _spacing(samples: Samples) -> float:
-    return median(later - earlier for (earlier, _), (later, _) in pairwise(samples)) if (
-        len(samples) > 1
-    ) else 0.0
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(samples)]
+    return median(gaps) if gaps else 0.0
 
 
 def observe(
@@ -291,8 +290,7 @@ def _until(samples: Samples, now: float) -> Samples:
 
 def _waiting_for_capacity(reader: _Reader, all_waiting: float) -> float:
     """Of the reason `capacity`, where vLLM says the reason; all that wait where it does not."""
-    reasons = reader.by_reason()
-    return reasons[CAPACITY] if CAPACITY in reasons else all_waiting
+    return reader.by_reason().get(CAPACITY, all_waiting)
 
 
 def _mean_loss(reader: _Reader, step: float) -> float | None:

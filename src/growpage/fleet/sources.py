@@ -1,0 +1,177 @@
+"""Where a model's series are in Prometheus, and which of its pods live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from growpage.fleet.config import ModelSettings, Policy, PrometheusSettings
+from growpage.fleet.metric_names import METRICS, Signal
+from growpage.fleet.prometheus import Answer, PrometheusClient, Series
+from growpage.fleet.signals import pod_of
+from growpage.fleet.targets import Replicas, Target
+
+
+@dataclass(frozen=True)
+class Source:
+    """One served model.
+
+    Attributes:
+        model: its served name.
+        target: the workload that serves it.
+        labels: what its series have, besides ``model_name``.
+        policy: its thresholds.
+        metrics: metrics to take signals from, instead of vLLM's own.
+        configured: whether somebody wrote down the target, or it was named after what Prometheus
+            calls the job.
+    """
+
+    model: str
+    target: Target
+    labels: Mapping[str, str]
+    policy: Policy
+    metrics: Mapping[Signal, str]
+    configured: bool = True
+
+    @classmethod
+    def of(cls, settings: ModelSettings, prometheus: PrometheusSettings) -> Source:
+        """As it is configured."""
+        target = settings.target.target()
+        labels = dict(settings.match)
+        if prometheus.namespace_label is not None:
+            labels.setdefault(prometheus.namespace_label, target.namespace)
+        return cls(settings.model, target, labels, settings.policy, settings.metrics)
+
+    def names(self, signal: Signal) -> tuple[str, ...]:
+        """The metrics that measure a signal here, the one to prefer first."""
+        return (self.metrics[signal],) if signal in self.metrics else METRICS[signal]
+
+    def matchers(self, signal: Signal) -> Mapping[str, str]:
+        """The labels of a signal's series. Prometheus' own ``up`` knows no model."""
+        return self.labels if signal is Signal.UP else {"model_name": self.model, **self.labels}
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All samples of a model."""
+
+    answers: Mapping[Signal, Sequence[Answer]]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What Prometheus warned of, each once."""
+        return tuple(
+            dict.fromkeys(
+                warning
+                for answers in self.answers.values()
+                for answer in answers
+                for warning in answer.warnings
+            )
+        )
+
+    @property
+    def queries(self) -> dict[str, str]:
+        """The queries behind each signal."""
+        return {
+            str(signal): "; ".join(answer.query for answer in answers)
+            for signal, answers in self.answers.items()
+        }
+
+    def series(self, signal: Signal) -> Iterator[Series]:
+        """All series of a signal, whatever their name."""
+        for answer in self.answers.get(signal, ()):
+            yield from answer.series
+
+
+def gather(client: PrometheusClient, source: Source, *, end: float, seconds: float) -> Gathered:
+    """The raw samples of every signal of a model, from the last ``seconds`` before ``end``.
+
+    Raises:
+        PrometheusError: one of the questions was not answered; half of the data would mislead.
+    """
+    return Gathered(
+        {
+            signal: [
+                client.samples(name, source.matchers(signal), end=end, seconds=seconds)
+                for name in source.names(signal)
+            ]
+            for signal in Signal
+        }
+    )
+
+
+def replicas_by_scrape(
+    gathered: Gathered, *, now: float, max_age: float, pod_label: str
+) -> Replicas | None:
+    """The replicas as Prometheus sees them: what it scrapes in the jobs that know the model.
+
+    Returns:
+        None if it scrapes nothing of the kind.
+    """
+    reported = {
+        (series.labels.get("job"), pod_of(series.labels, pod_label))
+        for series in gathered.series(Signal.KV_USAGE)
+    }
+    jobs = {job for job, _ in reported}
+    reaching: dict[str, tuple[float, float]] = {}
+    for series in gathered.series(Signal.UP):
+        name = pod_of(series.labels, pod_label)
+        if name is None or series.labels.get("job") not in jobs or not series.samples:
+            continue
+        newest = series.samples[-1]
+        if now - newest[0] <= max_age:
+            # Of two Prometheuses that scrape it, the later one.
+            reaching[name] = max(reaching.get(name, newest), newest)
+    if not reaching:
+        return None
+    known = {name for _, name in reported}
+    ready = sum(1 for _, value in reaching.values() if value == 1)
+    starting = sum(1 for name, (_, value) in reaching.items() if value != 1 and name not in known)
+    return Replicas(len(reaching), ready, starting, tuple(sorted(reaching)))
+
+
+def discover(
+    client: PrometheusClient, prometheus: PrometheusSettings, policy: Policy, *, now: float
+) -> list[Source]:
+    """Every model that some pod has reported lately, by namespace and scrape job.
+
+    Raises:
+        PrometheusError: no answer that can be used.
+    """
+    found: dict[tuple[str, str, str], Source] = {}
+    for name in METRICS[Signal.KV_USAGE]:
+        answer = client.samples(name, {}, end=now, seconds=policy.max_age_seconds)
+        for series in answer.series:
+            model = series.labels.get("model_name")
+            if not model:
+                continue
+            job = series.labels.get("job", "")
+            namespace = series.labels.get(prometheus.namespace_label or "", "")
+            labels = {"job": job} if job else {}
+            if namespace and prometheus.namespace_label:
+                labels[prometheus.namespace_label] = namespace
+            found[model, namespace, job] = Source(
+                model=model,
+                target=Target(namespace or "default", "Deployment", job or model),
+                labels=labels,
+                policy=policy,
+                metrics={},
+                configured=False,
+            )
+    return [found[key] for key in sorted(found)]
+
+
+def models_known(client: PrometheusClient, *, now: float, seconds: float) -> list[str]:
+    """The models that Prometheus has series of, to name them when another was asked for.
+
+    Raises:
+        PrometheusError: no answer that can be used.
+    """
+    return sorted(
+        {
+            series.labels["model_name"]
+            for name in METRICS[Signal.KV_USAGE]
+            for series in client.samples(name, {}, end=now, seconds=seconds).series
+            if "model_name" in series.labels
+        }
+    )
