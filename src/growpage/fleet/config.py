@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -228,6 +228,26 @@ class PrometheusSettings(BaseModel):
         return self
 
 
+class KubernetesSettings(BaseModel):
+    """The cluster that the targets run in."""
+
+    model_config = STRICT
+
+    act: bool = False
+    """Patch the targets' scale. Default: only say what is decided."""
+    kubeconfig: Path | None = None
+    """Default: the pod's own service account, or else the user's kubeconfig."""
+    context: str | None = None
+    """The kubeconfig's context. Default: its current one."""
+    lease_namespace: str | None = None
+    """Where the Lease is by which one of several autoscalers acts. Default: the pod's own."""
+    lease_name: str = "growpage-autoscaler"
+    drain: Literal["require", "warn"] = "require"
+    """What to do about a scale-in that would abort requests: refuse it, or warn of it."""
+    events: bool = True
+    """Record decisions as Events on the targets."""
+
+
 class AutoscalerSettings(BaseSettings):
     """All of the configuration. It comes from one file, and never from the environment."""
 
@@ -241,6 +261,10 @@ class AutoscalerSettings(BaseSettings):
     and not acted on."""
     policy: Policy = Policy()
     """Of models that are found and not listed."""
+    kubernetes: KubernetesSettings | None = None
+    """Ask Kubernetes for replicas and pods. Default: they are what Prometheus scrapes."""
+    keda_address: str | None = None
+    """Answer KEDA's external scaler calls (gRPC) here, such as 0.0.0.0:6000. Default: nowhere."""
     interval_seconds: Seconds = 15
     """Between two decisions, and between the observations that they look back on."""
     audit_file: Path | None = None
@@ -273,6 +297,8 @@ class AutoscalerSettings(BaseSettings):
                     "a workload can follow one decision only"
                 )
             seen[target] = model.model
+        if self.kubernetes is not None and not self.models:
+            raise ValueError("kubernetes is given, but no models: name each model and its target")
         return self
 
     @classmethod
@@ -325,6 +351,7 @@ _SECTIONS: Mapping[str, type[BaseModel]] = {
     "policy": Policy,
     "target": TargetSettings,
     "prometheus": PrometheusSettings,
+    "kubernetes": KubernetesSettings,
 }
 
 

@@ -111,6 +111,7 @@ class Controller:
         self._act = act
         self._sinks = sinks
         self._changes: dict[Target, ChangeLog] = {}
+        self._running: dict[Target, dict[str, float]] = {}
         self._configured = [Source.of(model, settings.prometheus) for model in settings.models]
 
     def run_once(self) -> Round:
@@ -139,6 +140,10 @@ class Controller:
                 sink(record)
             records.append(record)
         return Round(tuple(records), unreachable)
+
+    def running(self, target: Target) -> dict[str, float]:
+        """Running requests by pod, as the last round saw them; of pods that are known only."""
+        return self._running.get(target, {})
 
     def _look(self, source: Source, now: float | None, trouble: str) -> tuple[Situation, str]:
         """What is known of a model, and why Prometheus could not be reached if it could not."""
@@ -174,6 +179,11 @@ class Controller:
             )
             if history[-1].state is DataState.ABSENT:
                 trouble = self._explain_absence(source, gathered, now)
+        self._running[source.target] = {
+            pod.pod: pod.running
+            for pod in (history[-1].fresh if history else ())
+            if pod.running is not None
+        }
         changes = self._changes.setdefault(source.target, ChangeLog(policy))
         if replicas is not None and now is not None:
             changes.note(now, replicas.desired)

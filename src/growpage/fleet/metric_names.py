@@ -42,7 +42,7 @@ METRICS: Final[Mapping[Signal, tuple[str, ...]]] = {
     Signal.LOSS_SUM: ("growpage_predicted_loss_sum",),
     Signal.LOSS_COUNT: ("growpage_predicted_loss_count",),
 }
-"""By signal, the newest name first; a pod that has the first is not asked for the others."""
+"""By signal, the newest name first."""
 
 NEVER_EXISTED: Final[Mapping[str, str]] = {
     # Copied from one public autoscaler to the next.
@@ -54,7 +54,19 @@ NEVER_EXISTED: Final[Mapping[str, str]] = {
 }
 """Wrong names that are in use, and what is meant; a counter without its ``_total`` is no metric."""
 
-KNOWN: Final = frozenset(name for names in METRICS.values() for name in names)
+
+def spellings(name: str) -> tuple[str, ...]:
+    """A metric's name, and what it becomes on its way to some Prometheus servers.
+
+    Where Prometheus 2 asks for OpenMetrics, prometheus_client since 0.22 writes ``vllm_`` for
+    ``vllm:`` (prometheus/client_python issue 1177), and that is what is stored.
+    """
+    return (name, name.replace(":", "_", 1)) if name.startswith("vllm:") else (name,)
+
+
+KNOWN: Final = frozenset(
+    spelling for names in METRICS.values() for name in names for spelling in spellings(name)
+)
 
 _OURS_TO_JUDGE = ("vllm:", "vllm_", "growpage_", "growpage:")
 
@@ -66,12 +78,13 @@ def check_name(signal: Signal, name: str) -> str:
         ConfigError: it looks like a metric of vLLM or GrowPage and is none, or measures something
             else; the message says which is meant.
     """
-    if name in METRICS[signal]:
+    if any(name in spellings(known) for known in METRICS[signal]):
         return name
     if name in KNOWN:
         raise ConfigError(f"{name} does not measure {signal}: use {METRICS[signal][0]}")
-    if name in NEVER_EXISTED:
-        raise ConfigError(f"{name} does not exist: did you mean {NEVER_EXISTED[name]}?")
+    spelled = name.replace("vllm_", "vllm:", 1) if name.startswith("vllm_") else name
+    if spelled in NEVER_EXISTED:
+        raise ConfigError(f"{name} does not exist: did you mean {NEVER_EXISTED[spelled]}?")
     if name.startswith(_OURS_TO_JUDGE):
         close = get_close_matches(name, METRICS[signal], n=1, cutoff=0.0)
         raise ConfigError(f"{name} is no known metric: did you mean {close[0]}?")

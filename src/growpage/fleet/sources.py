@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from growpage.fleet.config import ModelSettings, Policy, PrometheusSettings
-from growpage.fleet.metric_names import METRICS, Signal
+from growpage.fleet.metric_names import METRICS, Signal, spellings
 from growpage.fleet.prometheus import Answer, PrometheusClient, Series
 from growpage.fleet.signals import pod_of
 from growpage.fleet.targets import Replicas, Target
@@ -43,8 +43,10 @@ class Source:
         return cls(settings.model, target, labels, settings.policy, settings.metrics)
 
     def names(self, signal: Signal) -> tuple[str, ...]:
-        """The metrics that measure a signal here, the one to prefer first."""
-        return (self.metrics[signal],) if signal in self.metrics else METRICS[signal]
+        """The metrics that may measure a signal here, the one to prefer first."""
+        if signal in self.metrics:
+            return (self.metrics[signal],)
+        return tuple(spelled for name in METRICS[signal] for spelled in spellings(name))
 
     def matchers(self, signal: Signal) -> Mapping[str, str]:
         """The labels of a signal's series. Prometheus' own ``up`` knows no model."""
@@ -89,15 +91,32 @@ def gather(client: PrometheusClient, source: Source, *, end: float, seconds: flo
     Raises:
         PrometheusError: one of the questions was not answered; half of the data would mislead.
     """
-    return Gathered(
-        {
-            signal: [
-                client.samples(name, source.matchers(signal), end=end, seconds=seconds)
-                for name in source.names(signal)
-            ]
-            for signal in Signal
-        }
-    )
+
+    def ask(signal: Signal, names: Iterable[str]) -> list[Answer]:
+        matchers = source.matchers(signal)
+        return [client.samples(name, matchers, end=end, seconds=seconds) for name in names]
+
+    usage = ask(Signal.KV_USAGE, source.names(Signal.KV_USAGE))
+    # How vLLM's names are spelled here shows in the first signal; the others need no second look.
+    spelled = {_prefix(answer.query) for answer in usage if answer.series} or {"vllm:"}
+    answers: dict[Signal, Sequence[Answer]] = {Signal.KV_USAGE: usage}
+    for signal in Signal:
+        if signal is not Signal.KV_USAGE:
+            names = source.names(signal)
+            answers[signal] = ask(
+                signal,
+                [
+                    name
+                    for name in names
+                    if len(names) == 1 or not _prefix(name) or _prefix(name) in spelled
+                ],
+            )
+    return Gathered(answers)
+
+
+def _prefix(name: str) -> str:
+    """How vLLM's prefix is spelled in a name; empty if it has none."""
+    return name[:5] if name.startswith(("vllm:", "vllm_")) else ""
 
 
 def replicas_by_scrape(
@@ -139,8 +158,7 @@ def discover(
         PrometheusError: no answer that can be used.
     """
     found: dict[tuple[str, str, str], Source] = {}
-    for name in METRICS[Signal.KV_USAGE]:
-        answer = client.samples(name, {}, end=now, seconds=policy.max_age_seconds)
+    for answer in _usage_of_all(client, now=now, seconds=policy.max_age_seconds):
         for series in answer.series:
             model = series.labels.get("model_name")
             if not model:
@@ -170,8 +188,15 @@ def models_known(client: PrometheusClient, *, now: float, seconds: float) -> lis
     return sorted(
         {
             series.labels["model_name"]
-            for name in METRICS[Signal.KV_USAGE]
-            for series in client.samples(name, {}, end=now, seconds=seconds).series
+            for answer in _usage_of_all(client, now=now, seconds=seconds)
+            for series in answer.series
             if "model_name" in series.labels
         }
     )
+
+
+def _usage_of_all(client: PrometheusClient, *, now: float, seconds: float) -> Iterator[Answer]:
+    """The KV usage of every model, under each name that it may have."""
+    for name in METRICS[Signal.KV_USAGE]:
+        for spelled in spellings(name):
+            yield client.samples(spelled, {}, end=now, seconds=seconds)
