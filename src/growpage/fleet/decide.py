@@ -7,7 +7,7 @@ is decided stays between the limits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from growpage.fleet.config import Policy
@@ -103,6 +103,10 @@ def _desired(situation: Situation, current: int, policy: Policy) -> tuple[int, s
     out = _scale_out(situation, current, policy)
     if out is not None:
         return out
+    soon = _want_of_now(situation, policy)
+    if soon is not None and soon.replicas > current and current <= policy.max_replicas:
+        window = policy.scale_out_window_seconds
+        return current, f"{soon.why}; not yet for {window:g} s"
     if situation.state is DataState.PARTIAL:
         return current, f"hold, only a scale-out could be decided: {_why_bad(situation)}"
     return _scale_in(situation, current, policy)
@@ -132,6 +136,14 @@ def _scale_out(situation: Situation, current: int, policy: Policy) -> tuple[int,
     return desired, f"{want.why}: {desired} replicas are needed"
 
 
+def _want_of_now(situation: Situation, policy: Policy) -> Want | None:
+    return _most(wants(situation.history, situation.fleet, policy))
+
+
+def _most(opinions: Iterable[Want]) -> Want | None:
+    return max(opinions, key=lambda want: want.replicas, default=None)
+
+
 def _stable_want(situation: Situation, policy: Policy) -> Want | None:
     """The least of the most demanding wants over the scale-out window."""
     history = situation.history
@@ -140,11 +152,7 @@ def _stable_want(situation: Situation, policy: Policy) -> Want | None:
     least: Want | None = None
     moments = len(within(history, policy.scale_out_window_seconds))
     for end in range(len(history), len(history) - moments, -1):
-        most = max(
-            wants(history[:end], situation.fleet, policy),
-            key=lambda want: want.replicas,
-            default=None,
-        )
+        most = _most(wants(history[:end], situation.fleet, policy))
         if most is None:
             return None
         if least is None or most.replicas < least.replicas:
