@@ -10,8 +10,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import yaml
 
@@ -38,12 +36,15 @@ class PrometheusServer:
         interval: str = "1s",
         labels: dict[str, str] | None = None,
         flags: Sequence[str] = (),
+        more: dict[str, Any] | None = None,
     ) -> None:
+        """More of its configuration may be given in ``more``."""
         self._folder = folder
         self._targets = list(targets)
         self._labels = labels or {}
         self._interval = interval
         self._flags = list(flags)
+        self._more = more or {}
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -64,24 +65,23 @@ class PrometheusServer:
 
     def start(self, timeout: float = 20.0) -> None:
         self._configure()
-        log = (self._folder / "prometheus.log").open("ab")
-        self._process = subprocess.Popen(
-            [
-                str(BINARY),
-                f"--config.file={self._folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={self._folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{self.port}",
-                *self._flags,
-            ],
-            stdout=log,
-            stderr=log,
-        )
-        log.close()
+        log = self._folder / "prometheus.log"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [
+                    str(BINARY),
+                    f"--config.file={self._folder / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={self._folder / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{self.port}",
+                    *self._flags,
+                ],
+                stdout=output,
+                stderr=output,
+            )
         deadline = time.monotonic() + timeout
-        while not self._ready():
-            said = (self._folder / "prometheus.log").read_text()[-2000:]
-            assert self._process.poll() is None, said
-            assert time.monotonic() < deadline, said
+        while "Server is ready to receive web requests" not in (said := log.read_text()):
+            assert self._process.poll() is None, said[-2000:]
+            assert time.monotonic() < deadline, said[-2000:]
             time.sleep(0.05)
 
     def kill(self) -> None:
@@ -92,6 +92,7 @@ class PrometheusServer:
 
     def _configure(self) -> None:
         config: dict[str, Any] = {
+            **self._more,
             "global": {"scrape_interval": self._interval, "scrape_timeout": self._interval},
             "scrape_configs": [
                 {
@@ -102,10 +103,3 @@ class PrometheusServer:
         }
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-
-    def _ready(self) -> bool:
-        try:
-            with urlopen(f"{self.url}/-/ready", timeout=1) as answer:
-                return bool(answer.status == 200)
-        except (URLError, OSError):
-            return False

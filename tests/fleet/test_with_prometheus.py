@@ -14,22 +14,26 @@ from typing import Any
 import pytest
 import yaml
 
+from growpage.fleet.config import AutoscalerSettings
+from growpage.fleet.decision import Action, DataState, Decision
+from growpage.fleet.wiring import autoscaler
 from tests.fleet.exporter import Exporter
 from tests.fleet.prometheus_server import PrometheusServer
 
-QUICK = {
+QUICK: dict[str, Any] = {
     "min_replicas": 1,
     "max_replicas": 4,
-    "max_age_seconds": 3,
+    "max_age_seconds": 4,
     "usage_window_seconds": 2,
     "queue_seconds": 2,
     "scale_out_window_seconds": 1,
-    "scale_in_window_seconds": 4,
+    "scale_in_window_seconds": 7,
     "prediction": False,
 }
 
 
-def autoscale(config: Path) -> tuple[int, list[dict[str, Any]], str]:
+def autoscale(config: Path) -> tuple[int, dict[str, Any], str]:
+    """What a one-shot call says of the only model."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "growpage", "autoscale", "--once", "--output", "json"),
@@ -40,18 +44,21 @@ def autoscale(config: Path) -> tuple[int, list[dict[str, Any]], str]:
         timeout=60,
         check=False,
     )
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+    (line,) = done.stdout.splitlines()
+    return done.returncode, json.loads(line), done.stderr
 
 
-def eventually(config: Path, wanted: Callable[[dict[str, Any]], bool], timeout: float = 20) -> Any:
+def eventually(config: Path, wanted: Callable[[Decision], bool], timeout: float = 40) -> Decision:
     """The first decision that is as wanted; fails with the last one if none comes."""
+    settings = AutoscalerSettings.from_file(config)
     deadline = time.monotonic() + timeout
-    while True:
-        status, decisions, _ = autoscale(config)
-        if decisions and wanted(decisions[0]):
-            return status, decisions[0]
-        assert time.monotonic() < deadline, (status, decisions)
-        time.sleep(0.2)
+    with autoscaler(settings) as controller:
+        while True:
+            done = controller.run_once()
+            if done.records and wanted(done.records[0].decision):
+                return done.records[0].decision
+            assert time.monotonic() < deadline, done
+            time.sleep(0.2)
 
 
 @pytest.fixture
@@ -69,6 +76,17 @@ def config(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
+def test_names_as_openmetrics_spells_them(tmp_path: Path, config: Callable[[str], Path]) -> None:
+    """In the format that Prometheus 2 asks for, vLLM's library writes `vllm_` for `vllm:`."""
+    with (
+        Exporter(openmetrics=True) as pod,
+        PrometheusServer(tmp_path / "prometheus", [pod.address]) as prometheus,
+    ):
+        pod.set(usage=0.2, running=8, waiting=30)
+        found = eventually(config(prometheus.url), lambda each: each.action is Action.SCALE_OUT)
+        assert "30 requests wait" in found.reason
+
+
 def test_load_an_outage_and_rest(tmp_path: Path, config: Callable[[str], Path]) -> None:
     """Load: scale out. Prometheus is killed: hold, and say so. It is back, no load: scale in."""
     with ExitStack() as stack:
@@ -79,30 +97,30 @@ def test_load_an_outage_and_rest(tmp_path: Path, config: Callable[[str], Path]) 
         file = config(prometheus.url)
         for pod in pods:
             pod.set(usage=0.9, running=8, waiting=3)
-        status, decision = eventually(file, lambda each: each["action"] == "SCALE_OUT")
-        assert status == 0
-        assert (decision["current"], decision["desired"]) == (2, 3)
-        assert decision["data"] == "FRESH"
-        assert "KV usage is 0.90, at least 0.85" in decision["reason"]
+        out = eventually(file, lambda each: each.action is Action.SCALE_OUT)
+        assert (out.current, out.desired, out.state) == (2, 3, DataState.FRESH)
+        assert "KV usage is 0.90, at least 0.85" in out.reason
+        usage = next(each for each in out.inputs if each.name == "kv_usage")
+        assert usage.value == pytest.approx(0.9)
+        assert usage.age_seconds is not None
+        assert 0 <= usage.age_seconds <= QUICK["max_age_seconds"]
+        assert 'vllm:kv_cache_usage_perc{model_name="smol"}' in usage.query
 
         prometheus.kill()
-        status, decisions, _ = autoscale(file)
+        status, decision, _ = autoscale(file)
         assert status == 4
-        assert decisions[0]["action"] == "NO_ACTION"
-        assert decisions[0]["data"] == "ABSENT"
-        assert decisions[0]["desired"] is None
-        assert f"cannot reach Prometheus at {prometheus.url}" in decisions[0]["reason"]
+        assert (decision["action"], decision["data"]) == ("NO_ACTION", "ABSENT")
+        assert decision["desired"] is None
+        assert f"cannot reach Prometheus at {prometheus.url}" in decision["reason"]
 
         for pod in pods:
             pod.set()
-        time.sleep(3.1)  # so that what was seen before the outage is stale
+        time.sleep(QUICK["max_age_seconds"])  # so that the load before the outage is stale
         prometheus.start()
-        eventually(file, lambda each: each["data"] == "FRESH")
-        begin = time.monotonic()
-        status, decision = autoscale(file)[0], autoscale(file)[1][0]
-        assert decision["action"] == "NO_ACTION", "the window is not yet full"
-        assert "no scale-in" in decision["reason"]
-        status, decision = eventually(file, lambda each: each["action"] == "SCALE_IN")
-        assert time.monotonic() - begin >= 1
+        waiting = eventually(file, lambda each: each.current is not None)
+        assert waiting.action is Action.NO_ACTION, "the window is not full yet"
+        assert waiting.current == 2
+        eventually(file, lambda each: each.action is Action.SCALE_IN)
+        status, decision, _ = autoscale(file)
         assert status == 0
         assert (decision["current"], decision["desired"]) == (2, 1)

@@ -9,7 +9,7 @@ from math import ceil
 
 import structlog
 
-from growpage.fleet.config import AutoscalerSettings
+from growpage.fleet.config import AutoscalerSettings, Policy
 from growpage.fleet.decide import Situation, decide
 from growpage.fleet.decision import Action, DataState, Decision
 from growpage.fleet.metric_names import Signal
@@ -87,6 +87,16 @@ class Round:
         return any(record.acted is Acted.FAILED for record in self.records)
 
 
+@dataclass(frozen=True)
+class _Counted:
+    """The replicas of a target, who said so, and why they are not known if they are not."""
+
+    replicas: Replicas | None = None
+    cold_start: float | None = None
+    origin: str = ""
+    trouble: str = ""
+
+
 class Controller:
     """Decides for every model, again and again. Keeps no data but how replicas changed."""
 
@@ -147,91 +157,115 @@ class Controller:
 
     def _look(self, source: Source, now: float | None, trouble: str) -> tuple[Situation, str]:
         """What is known of a model, and why Prometheus could not be reached if it could not."""
-        failure = ""
         gathered: Gathered | None = None
-        interval = self._settings.interval_seconds
-        policy = source.policy
-        back = ceil(policy.history_seconds(interval) / interval) * interval
+        unreachable = ""
         if now is not None and not trouble:
-            oldest = back + max(policy.max_age_seconds, policy.usage_window_seconds) + interval
             try:
-                gathered = gather(self._prometheus, source, end=now, seconds=oldest)
+                gathered = gather(
+                    self._prometheus, source, end=now, seconds=self._oldest_sample(source.policy)
+                )
             except PrometheusError as error:
                 trouble = str(error)
-                failure = trouble if isinstance(error, PrometheusUnreachableError) else ""
-        replicas, cold_start, origin = self._replicas(source, gathered, now)
+                unreachable = trouble if isinstance(error, PrometheusUnreachableError) else ""
+        counted = self._count(source, gathered, now)
         history: tuple[Observation, ...] = ()
         if gathered is not None and now is not None:
-            live = replicas.pods if replicas is not None else ()
-            pods = by_pod(
-                gathered.answers, pod_label=self._settings.prometheus.pod_label, live=live
-            )
-            history = observe(
-                pods,
-                [now - back + interval * number for number in range(round(back / interval) + 1)],
-                Limits(
-                    max_age=policy.max_age_seconds,
-                    usage_window=policy.usage_window_seconds,
-                    idle_usage=policy.scale_in_usage,
-                ),
-                starting=replicas.pending if replicas is not None else 0,
-                warnings=gathered.warnings,
-            )
-            if history[-1].state is DataState.ABSENT:
+            history = self._observe(source.policy, gathered, counted.replicas, now)
+            if counted.trouble:
+                trouble = counted.trouble
+            elif history[-1].state is DataState.ABSENT:
                 trouble = self._explain_absence(source, gathered, now)
         self._running[source.target] = {
             pod.pod: pod.running
             for pod in (history[-1].fresh if history else ())
             if pod.running is not None
         }
-        changes = self._changes.setdefault(source.target, ChangeLog(policy))
-        if replicas is not None and now is not None:
-            changes.note(now, replicas.desired)
-        queries = gathered.queries if gathered is not None else {}
-        return (
-            Situation(
-                model=source.model,
-                target=source.target,
-                replicas=replicas,
-                history=history,
-                changes=changes.changes,
-                cold_start=cold_start,
-                queries={**queries, "replicas": origin},
-                trouble=trouble,
+        changes = self._changes.setdefault(source.target, ChangeLog(source.policy))
+        if counted.replicas is not None and now is not None:
+            changes.note(now, counted.replicas.desired)
+        situation = Situation(
+            model=source.model,
+            target=source.target,
+            replicas=counted.replicas,
+            history=history,
+            changes=changes.changes,
+            cold_start=counted.cold_start,
+            queries={
+                **(gathered.queries if gathered is not None else {}),
+                "replicas": counted.origin,
+            },
+            trouble=trouble,
+        )
+        return situation, unreachable
+
+    def _steps_back(self, policy: Policy) -> int:
+        """How many observations before now the decision looks at."""
+        interval = self._settings.interval_seconds
+        return ceil(policy.history_seconds(interval) / interval)
+
+    def _oldest_sample(self, policy: Policy) -> float:
+        """How old a sample may be that the oldest observation still needs, in seconds."""
+        interval = self._settings.interval_seconds
+        reach = max(policy.max_age_seconds, policy.usage_window_seconds)
+        return self._steps_back(policy) * interval + reach + interval
+
+    def _observe(
+        self, policy: Policy, gathered: Gathered, replicas: Replicas | None, now: float
+    ) -> tuple[Observation, ...]:
+        interval = self._settings.interval_seconds
+        return observe(
+            by_pod(
+                gathered.answers,
+                pod_label=self._settings.prometheus.pod_label,
+                live=replicas.pods if replicas is not None else (),
             ),
-            failure,
+            [now - interval * ago for ago in range(self._steps_back(policy), -1, -1)],
+            Limits(
+                max_age=policy.max_age_seconds,
+                usage_window=policy.usage_window_seconds,
+                idle_usage=policy.scale_in_usage,
+            ),
+            starting=replicas.pending if replicas is not None else 0,
+            warnings=gathered.warnings,
         )
 
-    def _replicas(
-        self, source: Source, gathered: Gathered | None, now: float | None
-    ) -> tuple[Replicas | None, float | None, str]:
-        """The replicas, the measured cold start, and who said so."""
-        if self._cluster is None:
-            if gathered is None or now is None:
-                return None, None, ""
-            replicas = replicas_by_scrape(
-                gathered,
-                now=now,
-                max_age=source.policy.max_age_seconds,
-                pod_label=self._settings.prometheus.pod_label,
+    def _count(self, source: Source, gathered: Gathered | None, now: float | None) -> _Counted:
+        """How many replicas there are, by Kubernetes or else by what Prometheus scrapes."""
+        if self._cluster is not None:
+            try:
+                return _Counted(
+                    self._cluster.replicas(source.target),
+                    self._cluster.cold_start_seconds(source.target),
+                    "Kubernetes",
+                )
+            except Exception as error:  # whatever its client raises: this model holds, others go on
+                log.warning("replicas unknown", target=str(source.target), error=str(error))
+                return _Counted(origin="Kubernetes", trouble=str(error))
+        if gathered is None or now is None:
+            return _Counted()
+        replicas = replicas_by_scrape(
+            gathered,
+            now=now,
+            max_age=source.policy.max_age_seconds,
+            pod_label=self._settings.prometheus.pod_label,
+        )
+        trouble = ""
+        if replicas is None and any(gathered.series(Signal.KV_USAGE)):
+            trouble = (
+                f"Prometheus has not scraped {source.model} for "
+                f"{source.policy.max_age_seconds:g} s without a break"
             )
-            return replicas, None, gathered.queries[Signal.UP]
-        try:
-            replicas = self._cluster.replicas(source.target)
-            return replicas, self._cluster.cold_start_seconds(source.target), "Kubernetes"
-        except Exception as error:  # whatever its client raises: this model holds, others go on
-            log.warning("replicas unknown", target=str(source.target), error=str(error))
-            return None, None, "Kubernetes"
+        return _Counted(replicas, None, gathered.queries[Signal.UP], trouble)
 
     def _explain_absence(self, source: Source, gathered: Gathered, now: float) -> str:
         """What was looked for, and what there is instead."""
-        labels = ", ".join(f'{name}="{value}"' for name, value in source.labels.items())
-        where = f" with {labels}" if labels else ""
-        if any(True for _ in gathered.series(Signal.KV_USAGE)):
+        if any(gathered.series(Signal.KV_USAGE)):
             return (
                 f"no series of {source.model} names a live pod of {source.target}: check the label "
                 f"{self._settings.prometheus.pod_label!r}"
             )
+        labels = ", ".join(f'{name}="{value}"' for name, value in source.labels.items())
+        where = f" with {labels}" if labels else ""
         seconds = source.policy.max_age_seconds
         try:
             known = models_known(self._prometheus, now=now, seconds=seconds)

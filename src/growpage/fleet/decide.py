@@ -71,7 +71,7 @@ class Situation:
 
 def decide(situation: Situation, policy: Policy) -> Decision:
     """What to do with the replicas of a model."""
-    current, reason = None, "the number of replicas is not known"
+    current, reason = None, "hold: the number of replicas is not known"
     action, desired = Action.NO_ACTION, None
     if situation.replicas is not None:
         current = situation.replicas.desired

@@ -126,7 +126,10 @@ class PrometheusClient:
         """
         data, _ = self._get("/api/v1/query", {"query": "time()"})
         try:
-            return float(data["result"][0])
+            result = data["result"]
+            # VictoriaMetrics makes a vector of it.
+            value = result[1] if data["resultType"] == "scalar" else result[0]["value"][1]
+            return float(value)
         except (KeyError, IndexError, TypeError, ValueError):
             raise PrometheusError(f"{self.url} does not answer time() as Prometheus does") from None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from growpage.fleet.config import ModelSettings, Policy, PrometheusSettings
 from growpage.fleet.metric_names import METRICS, Signal, spellings
-from growpage.fleet.prometheus import Answer, PrometheusClient, Series
+from growpage.fleet.prometheus import Answer, PrometheusClient, Sample, Series
 from growpage.fleet.signals import pod_of
 from growpage.fleet.targets import Replicas, Target
 
@@ -125,14 +125,16 @@ def replicas_by_scrape(
     """The replicas as Prometheus sees them: what it scrapes in the jobs that know the model.
 
     Returns:
-        None if it scrapes nothing of the kind.
+        None if it scrapes nothing of the kind, or has not done so for ``max_age`` without a break:
+        just after a start it has not been round all pods, and would count too few.
     """
     reported = {
         (series.labels.get("job"), pod_of(series.labels, pod_label))
         for series in gathered.series(Signal.KV_USAGE)
     }
     jobs = {job for job, _ in reported}
-    reaching: dict[str, tuple[float, float]] = {}
+    reaching: dict[str, Sample] = {}
+    longest = 0.0
     for series in gathered.series(Signal.UP):
         name = pod_of(series.labels, pod_label)
         if name is None or series.labels.get("job") not in jobs or not series.samples:
@@ -141,12 +143,23 @@ def replicas_by_scrape(
         if now - newest[0] <= max_age:
             # Of two Prometheuses that scrape it, the later one.
             reaching[name] = max(reaching.get(name, newest), newest)
-    if not reaching:
+            longest = max(longest, now - _unbroken_since(series.samples, max_age))
+    if longest < max_age:
         return None
     known = {name for _, name in reported}
     ready = sum(1 for _, value in reaching.values() if value == 1)
     starting = sum(1 for name, (_, value) in reaching.items() if value != 1 and name not in known)
     return Replicas(len(reaching), ready, starting, tuple(sorted(reaching)))
+
+
+def _unbroken_since(samples: Sequence[Sample], longest_gap: float) -> float:
+    """When the samples that reach the newest without a longer gap begin."""
+    begin = samples[-1][0]
+    for when, _ in reversed(samples):
+        if begin - when > longest_gap:
+            break
+        begin = when
+    return begin
 
 
 def discover(
