@@ -168,3 +168,82 @@ def _log_to_stderr() -> None:
 
 def _missing(error: ModuleNotFoundError) -> ConfigError:
     return ConfigError(f"growpage autoscale needs {error.name}: pip install 'growpage[fleet]'")
+
+
+@autoscale_app.command("simulate")
+def simulate(
+    workload: Annotated[
+        str,
+        typer.Option(help="diurnal, spike, outage (of the metrics) or rolling (an update)."),
+    ] = "diurnal",
+    recorded: Annotated[
+        Path | None,
+        typer.Option(
+            help="Requests a second over time instead: a CSV of seconds and rate, or the JSON of "
+            "Prometheus' query_range."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A configuration; the policy of its first model is simulated."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for simulation.json and simulation.png.")
+    ] = Path("autoscale-simulation"),
+    peak: Annotated[
+        float, typer.Option(min=0.01, max=1000, help="Requests a second at the peak.")
+    ] = 12.0,
+    cold_start: Annotated[
+        float, typer.Option(min=0, max=86_400, help="Seconds until a new replica serves.")
+    ] = 180.0,
+    max_num_seqs: Annotated[
+        int, typer.Option(min=1, help="Requests that a replica runs at once.")
+    ] = 64,
+    kv_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that a replica's KV cache holds.")
+    ] = 32_768,
+    seed: Annotated[int, typer.Option(help="Of the random requests.")] = 0,
+) -> None:
+    """Show what a policy would do with a load, beside a plain HPA and the simple rule.
+
+    The load runs through the decision code as it is, on modelled replicas that queue, serve and
+    take a while to start. Prints a table; writes all figures and, with matplotlib, a picture.
+    """
+    try:
+        from growpage.fleet.config import Policy
+        from growpage.fleet.simulate.report import table, write_json
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
+    from growpage.fleet.simulate import workloads
+    from growpage.fleet.simulate.replicas import ReplicaModel
+    from growpage.fleet.simulate.run import simulate as run_all
+
+    policy = Policy()
+    if config is not None:
+        settings = _settings(config, None, act=False)
+        policy = settings.models[0].policy if settings.models else settings.policy
+    if recorded is not None:
+        load = workloads.recorded(recorded)
+    elif workload in workloads.GENERATED:
+        load = workloads.GENERATED[workload](peak)
+    else:
+        known = ", ".join(workloads.GENERATED)
+        raise ConfigError(f"--workload is {workload!r}, but must be one of {known}")
+    model = ReplicaModel(slots=max_num_seqs, kv_tokens=kv_tokens, cold_start=cold_start)
+    results = run_all(load, policy, model, seed=seed)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / "simulation.json", load, policy, model, results, seed)
+    except OSError as error:
+        raise ConfigError(f"cannot write to --out {out}: {error.strerror}") from None
+    from rich.console import Console
+
+    Console().print(table(load, results))
+    typer.echo(f"all figures: {out / 'simulation.json'}")
+    try:
+        from growpage.fleet.simulate.figures import draw
+    except ModuleNotFoundError:
+        typer.echo("no picture without matplotlib: pip install 'growpage[demo]'")
+        return
+    draw(load, results, out / "simulation.png")
+    typer.echo(f"picture: {out / 'simulation.png'}")
