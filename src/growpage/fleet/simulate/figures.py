@@ -26,9 +26,10 @@ def draw(workload: Workload, results: Sequence[Result], path: Path) -> None:
     load.set_ylabel("requests/s")
     for result in results:
         colour = COLOURS[result.scaler]
+        turns = "1 reversal" if result.reversals == 1 else f"{result.reversals} reversals"
         label = (
             f"{NAMES[result.scaler]}: {result.missed:.1%} SLO misses, "
-            f"{result.replica_hours:.1f} replica-hours, {result.reversals} reversals"
+            f"{result.replica_hours:.1f} replica-hours, {turns}"
         )
         moments = result.moments
         replicas.step(
@@ -43,10 +44,13 @@ def draw(workload: Workload, results: Sequence[Result], path: Path) -> None:
     usage.set_ylim(0, 1.05)
     queue.set_ylabel("waiting requests")
     queue.set_yscale("symlog", linthresh=10)
-    queue.set_ylim(bottom=0)
+    longest = max(moment.waiting for result in results for moment in result.moments)
+    queue.set_ylim(0, max(20, 1.5 * longest))
     queue.set_xlabel("minutes")
     for axes in (load, replicas, usage, queue):
         _style(axes, workload)
+    load.set_ylim(bottom=0)
+    _explain(load, workload)
     replicas.legend(
         loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=1, frameon=False, fontsize=9
     )
@@ -63,23 +67,14 @@ def _style(axes: Axes, workload: Workload) -> None:
     axes.margins(x=0)
     for begin, end in workload.outages:
         axes.axvspan(begin / 60, end / 60, color="#b3261e", alpha=0.12, lw=0)
-        axes.text(
-            begin / 60,
-            0.98,
-            " no metrics",
-            va="top",
-            transform=axes.get_xaxis_transform(),
-            color="#b3261e",
-            fontsize=8,
-        )
     if workload.update_at is not None:
         axes.axvline(workload.update_at / 60, color="#59636e", ls="--", lw=1)
-        axes.text(
-            workload.update_at / 60,
-            0.98,
-            " rolling update",
-            va="top",
-            transform=axes.get_xaxis_transform(),
-            color="#59636e",
-            fontsize=8,
-        )
+
+
+def _explain(axes: Axes, workload: Workload) -> None:
+    """Say what the marks mean, once."""
+    marks = [(begin, "no metrics", "#b3261e") for begin, _ in workload.outages]
+    if workload.update_at is not None:
+        marks.append((workload.update_at, "rolling update begins", "#59636e"))
+    for when, text, colour in marks:
+        axes.text(when / 60, 0.05, f" {text}", color=colour, fontsize=9, va="bottom")

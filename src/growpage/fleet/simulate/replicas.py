@@ -113,7 +113,7 @@ class SimulatedFleet:
         self.waits: list[float] = []
         self.dropped = 0.0
         for _ in range(replicas):
-            self._add(ready_at=0.0)
+            self._add(ready_at=float("-inf"))
 
     def live(self) -> list[Replica]:
         """Those that are not on their way out."""
@@ -144,6 +144,15 @@ class SimulatedFleet:
         self.replicas = [
             replica for replica in self.replicas if not replica.leaving or replica.running
         ]
+
+    def scrape(self, now: float, keep: float) -> None:
+        """Take down the metrics of those that are ready, and forget older ones."""
+        for replica in self.ready(now):
+            replica.scrape(now, keep)
+
+    def forget(self) -> None:
+        """Count from here."""
+        self.waits, self.dropped = [], 0.0
 
     def arrivals(self, rate: float) -> int:
         """How many requests come in a second, at random."""

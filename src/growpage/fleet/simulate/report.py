@@ -22,20 +22,20 @@ def table(workload: Workload, results: Sequence[Result]) -> Table:
         title=f"{workload.name}: {results[0].requests} requests in {workload.seconds / 60:.0f} min",
     )
     for heading in (
-        "SLO misses",
-        "longest wait, s",
-        "replica-hours",
-        "most replicas",
+        "missed",
+        "max wait",
+        "replica-h",
+        "max",
         "out",
         "in",
-        "reversals",
+        "turns",
     ):
         rows.add_column(heading, justify="right")
     for result in results:
         rows.add_row(
             result.scaler,
             f"{result.missed:.2%}",
-            f"{result.longest_wait:.0f}",
+            f"{result.longest_wait:.0f} s",
             f"{result.replica_hours:.1f}",
             str(max((moment.desired for moment in result.moments), default=0)),
             str(result.scale_outs),

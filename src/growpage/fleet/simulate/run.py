@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from math import ceil
 from typing import Any
 
 from growpage.fleet.config import Policy
@@ -21,6 +22,9 @@ from growpage.fleet.targets import Replicas
 
 INTERVAL = 15.0
 """Seconds between two scrapes, and between two decisions of every scaler."""
+
+WARM_UP = 300
+"""Seconds before the begin."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,10 @@ def run(
     workload: Workload, scaler: Scaler, policy: Policy, model: ReplicaModel, *, seed: int
 ) -> Result:
     """One load under one scaler, second by second."""
-    fleet = SimulatedFleet(model, policy.min_replicas, seed)
+    fleet = SimulatedFleet(model, _replicas_at_start(workload, policy, model), seed)
     result = Result(scaler.name)
     turns: list[int] = []
+    _warm_up(fleet, workload, policy)
     for second in range(int(workload.seconds)):
         now = float(second)
         if workload.update_at is not None and second == int(workload.update_at):
@@ -110,8 +115,7 @@ def run(
             continue
         measured = workload.measured(now)
         if measured:
-            for replica in fleet.ready(now):
-                replica.scrape(now, keep=policy.usage_window_seconds + 2 * INTERVAL)
+            fleet.scrape(now, keep=policy.usage_window_seconds + 2 * INTERVAL)
         desired = scaler.replicas(_view(fleet, now, measured, model.cold_start))
         if desired != fleet.desired:
             turns.append(desired - fleet.desired)
@@ -119,6 +123,24 @@ def run(
         result.moments.append(_moment(fleet, workload, now, measured))
     _sum_up(result, fleet, turns, model.slo_seconds)
     return result
+
+
+def _warm_up(fleet: SimulatedFleet, workload: Workload, policy: Policy) -> None:
+    """The load of the begin, before it counts: an empty fleet would mislead whoever looks first."""
+    for second in range(-WARM_UP, 0):
+        fleet.advance(float(second), fleet.arrivals(workload.rate(0.0)))
+        if second % int(INTERVAL) == 0:
+            fleet.scrape(float(second), keep=policy.usage_window_seconds + 2 * INTERVAL)
+    fleet.forget()
+
+
+def _replicas_at_start(workload: Workload, policy: Policy, model: ReplicaModel) -> int:
+    """As many as the load of the begin needs, for every scaler."""
+    running = workload.rate(0.0) * model.answer_tokens * model.seconds_per_token
+    # Long answers run longer, so among those that run the mean answer is twice the mean of all.
+    usage = running * (model.prompt_tokens + model.answer_tokens) / model.kv_tokens
+    needed = ceil(max(usage, running / model.slots) / policy.target_usage)
+    return min(policy.max_replicas, max(policy.min_replicas, needed))
 
 
 def _view(fleet: SimulatedFleet, now: float, measured: bool, cold_start: float) -> View:

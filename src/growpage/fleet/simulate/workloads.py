@@ -51,10 +51,12 @@ def spike(peak: float) -> Workload:
 
 
 def outage(peak: float) -> Workload:
-    """The load rises, holds and falls; the metrics are gone for twenty minutes of the high load."""
+    """Twenty minutes without metrics, in the middle of which the load rises; later it falls."""
 
     def rate(when: float) -> float:
-        return peak * (0.15 if when < 1800 or when >= 6000 else 0.8)
+        if when < 4200:
+            return peak * 0.5
+        return peak * 0.75 if when < 6600 else peak * 0.15
 
     return Workload("outage", 2.5 * HOUR, rate, outages=((3600, 4800),))
 
