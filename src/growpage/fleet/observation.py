@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import fsum
 
 from growpage.fleet.decision import DataState
 
@@ -101,4 +102,4 @@ def total(pods: Iterable[PodLoad], read: Callable[[PodLoad], float | None]) -> f
     """The sum over the pods; None if there are none, or the value of any is unknown."""
     values = [read(pod) for pod in pods]
     known = [value for value in values if value is not None]
-    return sum(known) if values and len(known) == len(values) else None
+    return fsum(known) if values and len(known) == len(values) else None

@@ -15,7 +15,7 @@ from growpage.fleet.observation import Observation, PodLoad, total
 from growpage.fleet.prediction import Forecast, forecast
 
 _EPSILON = 1e-9
-"""So that a load of exactly three replicas does not ask for four."""
+"""So that a load of exactly three replicas does not ask for four, nor one at a threshold miss it."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,10 @@ def _for_slots(now: Observation, unseen: int, policy: Policy) -> Want | None:
 def _for_share(what: str, load: float, pods: int, unseen: int, policy: Policy) -> Want | None:
     """A load in replicas, against the share of a replica that it should take."""
     share = load / pods
-    if share < policy.scale_out_usage or share / policy.target_usage <= 1 + policy.tolerance:
+    if (
+        share < policy.scale_out_usage - _EPSILON
+        or share / policy.target_usage <= 1 + policy.tolerance
+    ):
         return None
     replicas = _at_least(load / policy.target_usage) + unseen
     why = f"{what} is {share:.2f}, at least {policy.scale_out_usage:g}"
@@ -155,11 +158,13 @@ def _for_queue(history: Sequence[Observation], unseen: int, policy: Policy) -> W
     if len(lengths) < len(queues) or min(lengths) <= policy.queue_waiting:
         return None
     now = history[-1].fresh
+    running = total(now, lambda pod: pod.running) or 0.0
+    # While requests wait for capacity, what a pod runs is what a pod can run: its slots, or as much
+    # as its KV cache holds.
+    per_pod = running / len(now)
     replicas = len(now) + 1
-    slots = slots_per_pod(now, policy)
-    running = total(now, lambda pod: pod.running)
-    if slots is not None and running is not None:
-        replicas = max(replicas, _at_least((running + lengths[-1]) / slots / policy.target_usage))
+    if per_pod:
+        replicas = max(replicas, _at_least((running + lengths[-1]) / per_pod))
     why = (
         f"{lengths[-1]:g} requests wait, more than {policy.queue_waiting} "
         f"for {policy.queue_seconds:g} s"
