@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,15 @@ class PrometheusServer:
     def __init__(
         self,
         folder: Path,
-        targets: Sequence[str],
+        targets: Sequence[str] | Mapping[str, Mapping[str, str]],
         *,
         interval: str = "1s",
-        labels: dict[str, str] | None = None,
         flags: Sequence[str] = (),
         more: dict[str, Any] | None = None,
     ) -> None:
-        """More of its configuration may be given in ``more``."""
+        """Targets may have labels; more of the configuration may be given in ``more``."""
         self._folder = folder
-        self._targets = list(targets)
-        self._labels = labels or {}
+        self._targets = targets
         self._interval = interval
         self._flags = list(flags)
         self._more = more or {}
@@ -56,9 +54,9 @@ class PrometheusServer:
     def __exit__(self, *exception: object) -> None:
         self.kill()
 
-    def scrape(self, targets: Sequence[str]) -> None:
+    def scrape(self, targets: Sequence[str] | Mapping[str, Mapping[str, str]]) -> None:
         """Scrape these from now on."""
-        self._targets = list(targets)
+        self._targets = targets
         self._configure()
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
@@ -90,6 +88,11 @@ class PrometheusServer:
             self._process.wait()
             self._process = None
 
+    def _labelled(self) -> Mapping[str, Mapping[str, str]]:
+        if isinstance(self._targets, Mapping):
+            return self._targets
+        return {address: {} for address in self._targets}
+
     def _configure(self) -> None:
         config: dict[str, Any] = {
             **self._more,
@@ -97,7 +100,10 @@ class PrometheusServer:
             "scrape_configs": [
                 {
                     "job_name": "vllm",
-                    "static_configs": [{"targets": self._targets, "labels": self._labels}],
+                    "static_configs": [
+                        {"targets": [address], "labels": dict(labels)}
+                        for address, labels in self._labelled().items()
+                    ],
                 }
             ],
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from growpage.budget.errors import ConfigError
 if TYPE_CHECKING:
     from growpage.fleet.config import AutoscalerSettings
     from growpage.fleet.controller import Record, Round
+    from growpage.fleet.telemetry import FleetMetrics
 
 HOLD = 3
 """For want of data that can be trusted, some model was not decided for."""
@@ -84,19 +86,35 @@ def autoscale(
         line = as_text(record) if output is Output.TEXT else as_line(record, digest)
         typer.echo(line)
 
-    with wiring.autoscaler(settings, (show, metrics.record)) as controller:
-        if once:
+    sinks = [show, metrics.record]
+    if once:
+        with wiring.autoscaler(settings, sinks) as controller:
             raise typer.Exit(_status(controller.run_once()))
-        from growpage.fleet import service
-        from growpage.fleet.telemetry import Health, TelemetryServer
+    _run_until_stopped(settings, metrics, sinks)
 
-        health = Health(service.patience(settings.interval_seconds))
+
+def _run_until_stopped(
+    settings: AutoscalerSettings, metrics: FleetMetrics, sinks: list[Callable[[Record], None]]
+) -> None:
+    import structlog
+
+    from growpage.fleet import service, wiring
+    from growpage.fleet.telemetry import Health, TelemetryServer
+
+    if settings.kubernetes is None:
+        structlog.get_logger(__name__).warning(
+            "replicas are what Prometheus scrapes: set `kubernetes: {}` in the configuration "
+            "before an HPA or KEDA follows growpage_desired_replicas"
+        )
+    stop = _stop_on_signal()
+    health = Health(service.patience(settings.interval_seconds))
+    with wiring.autoscaler(settings, [*sinks, service.StateLog()]) as controller:
         server = TelemetryServer(settings.listen_host, settings.listen_port, metrics, health)
         try:
             service.run(
                 controller,
                 interval=settings.interval_seconds,
-                stop=_stop_on_signal(),
+                stop=stop,
                 metrics=metrics,
                 health=health,
             )

@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import structlog
 
-from growpage.fleet.controller import Controller, Round
+from growpage.fleet.controller import Controller, Record, Round
+from growpage.fleet.decision import DataState
+from growpage.fleet.targets import Target
 from growpage.fleet.telemetry import FleetMetrics, Health
 
 log = structlog.get_logger(__name__)
@@ -20,6 +22,26 @@ _PATIENCE_ROUNDS = 10
 def patience(interval: float) -> float:
     """Seconds without a round after which the loop counts as dead."""
     return max(120.0, _PATIENCE_ROUNDS * interval)
+
+
+class StateLog:
+    """Says when the data of a model go bad, and when they are good again; not in every round."""
+
+    def __init__(self) -> None:
+        self._states: dict[Target, DataState] = {}
+
+    def __call__(self, record: Record) -> None:
+        """Say it, if the state is another than in the round before."""
+        decision = record.decision
+        before = self._states.get(decision.target, DataState.FRESH)
+        self._states[decision.target] = decision.state
+        if decision.state is before:
+            return
+        names = {"model": decision.model, "target": str(decision.target)}
+        if decision.state is DataState.FRESH:
+            log.info("data are good again", **names)
+        else:
+            log.warning("holding", data=str(decision.state), reason=decision.reason, **names)
 
 
 def run(

@@ -15,7 +15,7 @@ from growpage.fleet.observation import Observation, PodLoad, total
 from growpage.fleet.prediction import Forecast, forecast
 
 _EPSILON = 1e-9
-"""So that a load of exactly three replicas does not ask for four, nor one at a threshold miss it."""
+"""So that exactly three replicas of load do not ask for four, and a threshold that is met is."""
 
 
 @dataclass(frozen=True)

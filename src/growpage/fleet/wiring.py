@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ class _Kubernetes:
 
 
 @contextmanager
-def autoscaler(settings: AutoscalerSettings, sinks: tuple[Sink, ...] = ()) -> Iterator[Controller]:
+def autoscaler(settings: AutoscalerSettings, sinks: Sequence[Sink] = ()) -> Iterator[Controller]:
     """A controller with all that it needs, and whatever listens to its decisions.
 
     Raises:

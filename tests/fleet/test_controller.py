@@ -1,0 +1,188 @@
+"""Rounds in a cluster: what is read, what is done, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from growpage.fleet.audit import AuditLog, as_text
+from growpage.fleet.config import AutoscalerSettings
+from growpage.fleet.controller import Acted, Controller, Record
+from growpage.fleet.decision import Action, DataState, Decision
+from growpage.fleet.latest import LatestDecisions
+from growpage.fleet.prometheus import PrometheusClient
+from growpage.fleet.targets import Replicas, ScaleError, Target
+from growpage.fleet.telemetry import FleetMetrics, Health
+from tests.fleet.exporter import Exporter
+from tests.fleet.prometheus_server import PrometheusServer
+from tests.fleet.test_with_prometheus import QUICK
+
+TARGET = Target("prod", "Deployment", "smol")
+
+
+@dataclass
+class ClusterInMemory:
+    """A cluster of one target, whose pods have names."""
+
+    pods: tuple[str, ...]
+    failure: Exception | None = None
+    asked: list[tuple[Target, int, int]] = field(default_factory=list)
+
+    def replicas(self, target: Target) -> Replicas:
+        if self.failure is not None:
+            raise self.failure
+        return Replicas(len(self.pods), len(self.pods), 0, self.pods)
+
+    def cold_start_seconds(self, target: Target) -> float | None:
+        return 120.0
+
+    def scale(self, target: Target, replicas: int, *, expected: int) -> None:
+        self.asked.append((target, replicas, expected))
+        if replicas > 3:
+            raise ScaleError(f"cannot scale {target}: forbidden")
+
+
+def settings(url: str, **policy: Any) -> AutoscalerSettings:
+    return AutoscalerSettings.of(
+        {
+            "prometheus": {"url": url, "retries": 0},
+            "interval_seconds": 0.5,
+            "models": [{"model": "smol", "target": "prod/smol", "policy": {**QUICK, **policy}}],
+        }
+    )
+
+
+def only(controller: Controller) -> Record:
+    (record,) = controller.run_once().records
+    return record
+
+
+def gauge_of(metrics: FleetMetrics, name: str) -> float | None:
+    labels = {"namespace": "prod", "model_name": "smol", "target": "smol"}
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_a_round_in_a_cluster(tmp_path: Path) -> None:
+    with Exporter() as a, Exporter() as b, Exporter() as ghost:
+        targets = {
+            pod.address: {"namespace": "prod", "pod": name}
+            for name, pod in (("a", a), ("b", b), ("gone", ghost))
+        }
+        ghost.set(usage=1.0, running=99, waiting=99)
+        for pod in (a, b):
+            pod.set(usage=0.5, running=4, deferred=50)
+        with PrometheusServer(tmp_path / "prometheus", targets) as prometheus:
+            configured = settings(prometheus.url)
+            cluster = ClusterInMemory(("a", "b"))
+            metrics, latest = FleetMetrics(), LatestDecisions(max_age=60)
+            audit = AuditLog(tmp_path / "audit.jsonl", configured.digest())
+            with PrometheusClient(configured.prometheus) as client:
+                controller = Controller(
+                    configured,
+                    client,
+                    cluster,
+                    act=True,
+                    sinks=[metrics.record, latest, audit],
+                )
+                _until(controller, DataState.FRESH)
+                rest = only(controller)
+                assert rest.acted is Acted.NOTHING_TO_DO, rest
+                assert controller.running(TARGET) == {"a": 4.0, "b": 4.0}
+                assert gauge_of(metrics, "growpage_desired_replicas") == 2
+
+                for pod in (a, b):
+                    pod.set(usage=0.95, running=9, waiting=1)
+                scaled = _until(controller, action=Action.SCALE_OUT)
+                assert scaled.acted is Acted.SCALED
+                assert cluster.asked == [(TARGET, 3, 2)]
+                assert gauge_of(metrics, "growpage_desired_replicas") == 3
+                assert latest.get("prod", "smol") == scaled.decision
+
+                cluster.failure = RuntimeError("the API is gone")
+                blind = only(controller)
+                assert blind.decision.current is None
+                assert "the API is gone" in blind.decision.reason
+                assert gauge_of(metrics, "growpage_desired_replicas") is None
+
+                cluster.failure = None
+                lonely = settings(prometheus.url, min_replicas=4)
+                refused = only(Controller(lonely, client, cluster, act=True))
+                assert refused.acted is Acted.FAILED
+                assert refused.error == "cannot scale prod/Deployment/smol: forbidden"
+                assert "[failed: cannot scale" in as_text(refused)
+
+                elsewhere = ClusterInMemory(("x", "y"))
+                nameless = only(Controller(configured, client, elsewhere))
+                assert nameless.decision.state is DataState.ABSENT
+                assert "names a live pod of prod/Deployment/smol" in nameless.decision.reason
+            audit.close()
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert lines[-2]["acted"] == "scaled"
+    assert lines[-2]["config"] == configured.digest()
+    inputs = {each["name"]: each for each in lines[-2]["inputs"]}
+    assert inputs["replicas_desired"]["query"] == "Kubernetes"
+    assert inputs["cold_start_seconds"]["value"] == 120.0
+    assert 'namespace="prod"' in inputs["running"]["query"]
+    assert inputs["running"]["value"] == 18
+
+
+def _until(
+    controller: Controller, state: DataState | None = None, action: Action | None = None
+) -> Record:
+    deadline = time.monotonic() + 40
+    while True:
+        record = only(controller)
+        decision = record.decision
+        if decision.state is (state or decision.state) and decision.action is (
+            action or decision.action
+        ):
+            return record
+        assert time.monotonic() < deadline, record
+        time.sleep(0.2)
+
+
+def record(state: DataState, desired: int | None, action: Action = Action.NO_ACTION) -> Record:
+    decision = Decision("smol", TARGET, action, desired, desired, "-", state)
+    return Record(None, decision, Acted.NOTHING_TO_DO)
+
+
+@pytest.mark.parametrize("state", [DataState.STALE, DataState.ABSENT, DataState.INVALID])
+def test_the_gauge_is_absent_while_nothing_is_known(state: DataState) -> None:
+    """Neither the last value nor the current one: an HPA would follow either."""
+    metrics = FleetMetrics()
+    metrics.record(record(DataState.FRESH, 5))
+    assert gauge_of(metrics, "growpage_desired_replicas") == 5
+    metrics.record(record(state, 4))
+    assert gauge_of(metrics, "growpage_desired_replicas") is None
+    assert gauge_of(metrics, "growpage_autoscaler_current_replicas") == 4
+    exposed = generate_latest(metrics.registry).decode()
+    assert f'state="{state}",target="smol"}} 1.0' in exposed
+    assert 'state="FRESH",target="smol"} 0.0' in exposed
+    metrics.record(record(state, 2, Action.SCALE_OUT))  # below the minimum
+    assert gauge_of(metrics, "growpage_desired_replicas") == 2
+
+
+def test_a_loop_that_hangs_is_not_alive() -> None:
+    now = [0.0]
+    health = Health(patience=60, clock=lambda: now[0])
+    assert (health.alive, health.ready) == (True, False)
+    health.beat()
+    assert health.ready
+    now[0] = 61.0
+    assert (health.alive, health.ready) == (False, False)
+
+
+def test_a_decision_is_forgotten_when_it_is_old() -> None:
+    now = [0.0]
+    latest = LatestDecisions(max_age=45, clock=lambda: now[0])
+    latest(record(DataState.FRESH, 3))
+    assert latest.get("prod", "smol") is not None
+    assert latest.get("prod", "other") is None
+    now[0] = 46.0
+    assert latest.get("prod", "smol") is None
