@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,7 +94,7 @@ def autoscale(
 
 
 def _run_until_stopped(
-    settings: AutoscalerSettings, metrics: FleetMetrics, sinks: list[Callable[[Record], None]]
+    settings: AutoscalerSettings, metrics: FleetMetrics, sinks: Sequence[Callable[[Record], None]]
 ) -> None:
     import structlog
 

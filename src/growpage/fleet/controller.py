@@ -39,6 +39,7 @@ class Acted(StrEnum):
 
     NOTHING_TO_DO = "nothing to do"
     DRY_RUN = "dry run"
+    STANDING_BY = "standing by"
     SCALED = "scaled"
     FAILED = "failed"
 
@@ -107,11 +108,18 @@ class Controller:
         cluster: Cluster | None = None,
         *,
         act: bool = False,
+        leads: Callable[[], bool] = lambda: True,
         sinks: Sequence[Callable[[Record], None]] = (),
     ) -> None:
-        """Args: the configuration, its Prometheus, where the targets live, and who is told.
+        """Without a cluster, replicas are what Prometheus scrapes, and nothing can be acted on.
 
-        Without a cluster, replicas are what Prometheus scrapes, and nothing can be acted on.
+        Args:
+            settings: the configuration.
+            prometheus: where the metrics are.
+            cluster: where the targets live.
+            act: whether to scale them.
+            leads: whether this autoscaler acts, of several that could.
+            sinks: who is told of every decision.
         """
         if act and cluster is None:
             raise ValueError("acting needs a cluster")
@@ -119,6 +127,7 @@ class Controller:
         self._prometheus = prometheus
         self._cluster = cluster
         self._act = act
+        self._leads = leads
         self._sinks = sinks
         self._changes: dict[Target, ChangeLog] = {}
         self._running: dict[Target, dict[str, float]] = {}
@@ -279,6 +288,8 @@ class Controller:
             return Record(now, decision, Acted.NOTHING_TO_DO)
         if not self._act or self._cluster is None:
             return Record(now, decision, Acted.DRY_RUN)
+        if not self._leads():
+            return Record(now, decision, Acted.STANDING_BY)
         if decision.desired is None or decision.current is None:
             raise AssertionError("only a hold may be without numbers")
         try:

@@ -24,9 +24,10 @@ _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 @dataclass(frozen=True)
 class _Kubernetes:
-    """The cluster, and who records what was decided in it."""
+    """The cluster, whether this autoscaler leads, and who records there what was decided."""
 
     cluster: Cluster | None = None
+    leads: Callable[[], bool] = lambda: True
     sinks: tuple[Sink, ...] = ()
 
 
@@ -62,6 +63,7 @@ def autoscaler(settings: AutoscalerSettings, sinks: Sequence[Sink] = ()) -> Iter
                 prometheus,
                 kubernetes.cluster,
                 act=settings.kubernetes is not None and settings.kubernetes.act,
+                leads=kubernetes.leads,
                 sinks=everybody,
             )
         )
@@ -87,24 +89,27 @@ def _kubernetes(settings: KubernetesSettings, running: Running, stack: ExitStack
     identity = socket.gethostname()  # in a pod: its name
     if not settings.act:
         return _Kubernetes(KubernetesCluster(api))
-    leadership = Leadership(
-        api, namespace=_lease_namespace(settings), name=settings.lease_name, identity=identity
+    leadership = stack.enter_context(
+        Leadership(
+            api, namespace=_lease_namespace(settings), name=settings.lease_name, identity=identity
+        )
     )
     cluster = KubernetesCluster(
-        api,
-        confirm_leader=stack.enter_context(leadership).confirm,
-        running=running,
-        drain=Drain(settings.drain),
+        api, confirm_leader=leadership.confirm, running=running, drain=Drain(settings.drain)
     )
+
+    def leads() -> bool:
+        return leadership.leads
+
     if not settings.events:
-        return _Kubernetes(cluster)
-    recorder = EventRecorder(api, instance=identity)
+        return _Kubernetes(cluster, leads)
+    recorder = EventRecorder(api, instance=identity, speaks=leads)
 
     def record(record: Record) -> None:
         refused = ScaleError(record.error) if record.acted is Acted.FAILED else None
         recorder.record(record.decision, refused=refused)
 
-    return _Kubernetes(cluster, (record,))
+    return _Kubernetes(cluster, leads, (record,))
 
 
 def _lease_namespace(settings: KubernetesSettings) -> str:
