@@ -69,7 +69,8 @@ def gauge_of(metrics: FleetMetrics, name: str) -> float | None:
 
 
 def test_a_round_in_a_cluster(tmp_path: Path) -> None:
-    with Exporter() as a, Exporter() as b, Exporter() as ghost:
+    """One of the pods is read in OpenMetrics, in which its library writes `vllm_` for `vllm:`."""
+    with Exporter() as a, Exporter(openmetrics=True) as b, Exporter() as ghost:
         targets = {
             pod.address: {"namespace": "prod", "pod": name}
             for name, pod in (("a", a), ("b", b), ("gone", ghost))

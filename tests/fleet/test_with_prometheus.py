@@ -76,17 +76,6 @@ def config(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def test_names_as_openmetrics_spells_them(tmp_path: Path, config: Callable[[str], Path]) -> None:
-    """In the format that Prometheus 2 asks for, vLLM's library writes `vllm_` for `vllm:`."""
-    with (
-        Exporter(openmetrics=True) as pod,
-        PrometheusServer(tmp_path / "prometheus", [pod.address]) as prometheus,
-    ):
-        pod.set(usage=0.2, running=8, waiting=30)
-        found = eventually(config(prometheus.url), lambda each: each.action is Action.SCALE_OUT)
-        assert "30 requests wait" in found.reason
-
-
 def test_load_an_outage_and_rest(tmp_path: Path, config: Callable[[str], Path]) -> None:
     """Load: scale out. Prometheus is killed: hold, and say so. It is back, no load: scale in."""
     with ExitStack() as stack:
