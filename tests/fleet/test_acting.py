@@ -6,18 +6,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from growpage.fleet.config import AutoscalerSettings
 from growpage.fleet.controller import Acted, Record
 from growpage.fleet.wiring import autoscaler
 from tests.fleet.exporter import Exporter
+from tests.fleet.kube.apiserver import ApiServer, kubeconfig, served
 from tests.fleet.prometheus_server import PrometheusServer
 from tests.fleet.test_with_prometheus import QUICK, autoscale
-
-pytest.importorskip("growpage.fleet.kube", reason="the Kubernetes side is not here")
-from tests.fleet.kube.apiserver import ApiServer, kubeconfig, served
 
 
 def test_it_scales_a_deployment_and_refuses_one_that_an_hpa_owns(tmp_path: Path) -> None:

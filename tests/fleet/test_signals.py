@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from growpage.fleet.decision import DataState
-from growpage.fleet.metric_names import Signal
+from growpage.fleet.metric_names import LABELS, METRICS, Signal
 from growpage.fleet.prometheus import Answer, Series
 from growpage.fleet.signals import by_pod
 from growpage.fleet.sources import Gathered, replicas_by_scrape
+from growpage.telemetry import catalogue
 from tests.fleet.fleets import NOW, decided, healthy, observed, scraped, series
 
 
@@ -88,6 +89,19 @@ def test_a_pod_without_up_is_not_confirmed() -> None:
 def test_a_usage_that_is_no_share_is_invalid(value: float) -> None:
     table = {**healthy("a"), Signal.KV_USAGE: [series(value)]}
     assert observed(table, "a")[-1].state is DataState.INVALID
+
+
+def test_growpage_metrics_are_read_as_the_plugin_exports_them() -> None:
+    """Names and labels against the plugin's own catalogue."""
+    exported = {metric.name: metric for metric in catalogue.METRICS}
+    for signal, names in METRICS.items():
+        (name, *_) = names
+        if name.startswith("growpage_"):
+            plain = name
+            for suffix in ("_total", "_sum", "_count"):
+                plain = plain.removesuffix(suffix)
+            assert plain in exported, name
+            assert set(LABELS.get(signal, {})) == set(exported[plain].labels), name
 
 
 def scrapes(*found: Series) -> Gathered:

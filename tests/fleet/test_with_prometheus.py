@@ -104,6 +104,7 @@ def test_load_an_outage_and_rest(tmp_path: Path, config: Callable[[str], Path]) 
 
         for pod in pods:
             pod.set()
+        time.sleep(QUICK["max_age_seconds"])  # until the load before the outage is stale
         prometheus.start()
         waiting = eventually(file, lambda each: each.current is not None)
         assert waiting.action is Action.NO_ACTION, "the window is not full yet"

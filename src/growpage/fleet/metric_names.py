@@ -54,6 +54,14 @@ NEVER_EXISTED: Final[Mapping[str, str]] = {
 }
 """Wrong names that are in use, and what is meant; a counter without its ``_total`` is no metric."""
 
+LABELS: Final[Mapping[Signal, Mapping[str, str]]] = {
+    # What a limit, a quota or a mere observation refuses, more replicas do not grant.
+    Signal.GROWTH_REFUSED: {"reason": "pool", "mode": "enforce"},
+    Signal.LOSS_SUM: {"mode": "enforce"},
+    Signal.LOSS_COUNT: {"mode": "enforce"},
+}
+"""Labels that a signal's series must have, besides those of the model."""
+
 
 def spellings(name: str) -> tuple[str, ...]:
     """A metric's name, and what it becomes on its way to some Prometheus servers.

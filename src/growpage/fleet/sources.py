@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from growpage.fleet.config import ModelSettings, Policy, PrometheusSettings
-from growpage.fleet.metric_names import METRICS, Signal, spellings
+from growpage.fleet.metric_names import LABELS, METRICS, Signal, spellings
 from growpage.fleet.prometheus import Answer, PrometheusClient, Sample, Series
 from growpage.fleet.signals import pod_of
 from growpage.fleet.targets import Replicas, Target
@@ -50,7 +50,10 @@ class Source:
 
     def matchers(self, signal: Signal) -> Mapping[str, str]:
         """The labels of a signal's series. Prometheus' own ``up`` knows no model."""
-        return self.labels if signal is Signal.UP else {"model_name": self.model, **self.labels}
+        if signal is Signal.UP:
+            return self.labels
+        more = {} if signal in self.metrics else LABELS.get(signal, {})
+        return {"model_name": self.model, **self.labels, **more}
 
 
 @dataclass(frozen=True)
