@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 
 from growpage.fleet.audit import AuditLog, as_text
 from growpage.fleet.config import AutoscalerSettings
-from growpage.fleet.controller import Acted, Controller, Record
+from growpage.fleet.controller import Acted, Controller, Record, Round
 from growpage.fleet.decision import Action, DataState, Decision
 from growpage.fleet.latest import LatestDecisions
 from growpage.fleet.prometheus import PrometheusClient
@@ -167,6 +167,21 @@ def test_the_gauge_is_absent_while_nothing_is_known(state: DataState) -> None:
     assert 'state="FRESH",target="smol"} 0.0' in exposed
     metrics.record(record(state, 2, Action.SCALE_OUT))  # below the minimum
     assert gauge_of(metrics, "growpage_desired_replicas") == 2
+
+
+def test_the_gauge_is_withdrawn_with_a_model_that_is_gone_and_after_a_failed_round() -> None:
+    metrics = FleetMetrics()
+    good = record(DataState.FRESH, 5)
+    for end in (lambda: metrics.record_round(Round(()), 0.1), metrics.record_failure):
+        metrics.record(good)
+        metrics.record_round(Round((good,)), 0.1)
+        assert gauge_of(metrics, "growpage_desired_replicas") == 5
+        end()
+        assert gauge_of(metrics, "growpage_desired_replicas") is None
+
+
+def test_a_disk_that_is_full_does_not_stop_the_scaling() -> None:
+    AuditLog(Path("/dev/full"), "-")(record(DataState.FRESH, 5))
 
 
 def test_a_loop_that_hangs_is_not_alive() -> None:

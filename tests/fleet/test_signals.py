@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from growpage.fleet.decision import DataState
 from growpage.fleet.metric_names import LABELS, METRICS, Signal
 from growpage.fleet.prometheus import Answer, Series
-from growpage.fleet.signals import by_pod
+from growpage.fleet.signals import CAPACITY, by_pod
 from growpage.fleet.sources import Gathered, replicas_by_scrape
 from growpage.telemetry import catalogue
 from tests.fleet.fleets import NOW, decided, healthy, observed, scraped, series
@@ -102,6 +105,18 @@ def test_growpage_metrics_are_read_as_the_plugin_exports_them() -> None:
                 plain = plain.removesuffix(suffix)
             assert plain in exported, name
             assert set(LABELS.get(signal, {})) == set(exported[plain].labels), name
+
+
+def test_vllm_metrics_are_read_as_vllm_exports_them() -> None:
+    exposition = (Path(__file__).parents[1] / "data/vllm-0.32-exposition.txt").read_text()
+    exported = {family.name: family for family in text_string_to_metric_families(exposition)}
+    for signal in (Signal.KV_USAGE, Signal.RUNNING, Signal.WAITING_BY_REASON):
+        labels = exported[METRICS[signal][0]].samples[0].labels
+        assert {"model_name", "engine"} <= set(labels)
+    reasons = exported[METRICS[Signal.WAITING_BY_REASON][0]].samples
+    assert CAPACITY in {sample.labels["reason"] for sample in reasons}
+    counter = exported[METRICS[Signal.PREEMPTIONS][0].removesuffix("_total")]
+    assert {sample.name for sample in counter.samples} >= {METRICS[Signal.PREEMPTIONS][0]}
 
 
 def scrapes(*found: Series) -> Gathered:

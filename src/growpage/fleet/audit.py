@@ -7,8 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+import structlog
+
 from growpage.budget.errors import ConfigError
 from growpage.fleet.controller import Record
+
+log = structlog.get_logger(__name__)
 
 
 def as_json(record: Record, config_digest: str) -> dict[str, Any]:
@@ -76,9 +80,12 @@ class AuditLog:
             raise ConfigError(f"cannot write the audit file {path}: {error.strerror}") from None
 
     def __call__(self, record: Record) -> None:
-        """Write a record."""
-        self._file.write(as_line(record, self._digest) + "\n")
-        self._file.flush()
+        """Write a record; if that fails, say so, since scaling must go on with a full disk."""
+        try:
+            self._file.write(as_line(record, self._digest) + "\n")
+            self._file.flush()
+        except OSError as error:
+            log.error("not audited", target=str(record.decision.target), error=str(error))
 
     def close(self) -> None:
         """Close the file."""

@@ -129,7 +129,7 @@ class Controller:
         self._act = act
         self._leads = leads
         self._sinks = sinks
-        self._changes: dict[Target, ChangeLog] = {}
+        self._changes: dict[tuple[str, Target], ChangeLog] = {}
         self._running: dict[Target, dict[str, float]] = {}
         self._configured = [Source.of(model, settings.prometheus) for model in settings.models]
 
@@ -189,7 +189,7 @@ class Controller:
             for pod in (history[-1].fresh if history else ())
             if pod.running is not None
         }
-        changes = self._changes.setdefault(source.target, ChangeLog(source.policy))
+        changes = self._changes.setdefault((source.model, source.target), ChangeLog(source.policy))
         if counted.replicas is not None and now is not None:
             changes.note(now, counted.replicas.desired)
         situation = Situation(

@@ -58,7 +58,9 @@ def run(
     while not stop.is_set():
         begin = clock()
         done = _round(controller)
-        if done is not None:
+        if done is None:
+            metrics.record_failure()
+        else:
             metrics.record_round(done, clock() - begin)
             if done.unreachable != troubled:
                 troubled = done.unreachable

@@ -81,6 +81,7 @@ class FleetMetrics:
         """Count a decision."""
         decision = record.decision
         labels = _labels_of(record)
+        self._seen.add(labels)
         self._decisions.labels(*labels, str(decision.action)).inc()
         for state in DataState:
             self._state.labels(*labels, str(state)).set(state is decision.state)
@@ -98,7 +99,13 @@ class FleetMetrics:
         self._seconds.observe(seconds)
         if done.unreachable:
             self._query_errors.inc()
-        seen = {_labels_of(record) for record in done.records}
+        self._keep_only({_labels_of(record) for record in done.records})
+
+    def record_failure(self) -> None:
+        """A round broke off: nothing is known, and nobody may follow what was said before."""
+        self._keep_only(set())
+
+    def _keep_only(self, seen: set[tuple[str, str, str]]) -> None:
         for gone in self._seen - seen:
             _set_or_remove(self._desired, gone, None)
             _set_or_remove(self._current, gone, None)
