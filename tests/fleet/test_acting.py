@@ -11,65 +11,55 @@ import yaml
 from growpage.fleet.config import AutoscalerSettings
 from growpage.fleet.controller import Acted, Record
 from growpage.fleet.wiring import autoscaler
-from tests.fleet.exporter import Exporter
+from tests.fleet.conftest import ScrapedFleet
 from tests.fleet.kube.apiserver import ApiServer, kubeconfig, served
-from tests.fleet.prometheus_server import PrometheusServer
 from tests.fleet.test_with_prometheus import QUICK, autoscale
 
 
-def test_it_scales_a_deployment_and_refuses_one_that_an_hpa_owns(tmp_path: Path) -> None:
-    with served(ApiServer()) as server, Exporter() as a, Exporter() as b:
+def test_it_scales_a_deployment_and_refuses_one_that_an_hpa_owns(
+    scraped_fleet: ScrapedFleet, tmp_path: Path
+) -> None:
+    scraped_fleet.set(usage=0.95, running=9)
+    with served(ApiServer()) as server:
         server.workload(replicas=2)
-        for pod in (a, b):
-            pod.set(usage=0.95, running=9)
-        targets = {}
-        for name, pod in (("chat-a", a), ("chat-b", b)):
+        for name in ("chat-a", "chat-b"):
             server.pod(name)
-            targets[pod.address] = {"namespace": "llm", "pod": name}
-        with PrometheusServer(tmp_path / "prometheus", targets) as prometheus:
-            settings: dict[str, Any] = {
-                "prometheus": {"url": prometheus.url, "retries": 0},
-                "interval_seconds": 0.5,
-                "models": [{"model": "smol", "target": "llm/chat", "policy": QUICK}],
-                "kubernetes": {
-                    "kubeconfig": str(kubeconfig(tmp_path, server.address)),
-                    "lease_namespace": "llm",
-                },
-            }
-            watched = _until_decided(settings)
-            assert watched.acted is Acted.DRY_RUN
-            assert server.replicas() == 2
-            assert {each.name: each.value for each in watched.decision.inputs}[
-                "cold_start_seconds"
-            ] == 60.0
+        settings: dict[str, Any] = {
+            "prometheus": {"url": scraped_fleet.prometheus.url, "retries": 0},
+            "interval_seconds": 0.5,
+            "models": [{"model": "smol", "target": "llm/chat", "policy": QUICK}],
+            "kubernetes": {
+                "kubeconfig": str(kubeconfig(tmp_path, server.address)),
+                "lease_namespace": "llm",
+            },
+        }
+        watched = _until_decided(settings)
+        assert watched.acted is Acted.DRY_RUN
+        assert server.replicas() == 2
+        inputs = {each.name: each.value for each in watched.decision.inputs}
+        assert inputs["cold_start_seconds"] == 60.0
 
-            settings["kubernetes"]["act"] = True
-            file = tmp_path / "autoscaler.yaml"
-            file.write_text(yaml.safe_dump(settings))
-            status, decision, _ = autoscale(file)
-            assert (status, decision["acted"]) == (0, "scaled")
-            assert server.replicas() == decision["desired"] == 3
-            (event,) = server.all("events.k8s.io/v1/events")
-            assert event["reason"] == "ScaledOut"
-            assert decision["reason"] in event["note"]
+        settings["kubernetes"]["act"] = True
+        file = tmp_path / "autoscaler.yaml"
+        file.write_text(yaml.safe_dump(settings))
+        status, decision, _ = autoscale(file)
+        assert (status, decision["acted"]) == (0, "scaled")
+        assert server.replicas() == decision["desired"] == 3
+        (event,) = server.all("events.k8s.io/v1/events")
+        assert event["reason"] == "ScaledOut"
+        assert decision["reason"] in event["note"]
 
-            server.change("apps/v1/deployments", "chat", {"spec": {"replicas": 2}})
-            server.add(
-                "autoscaling/v2/horizontalpodautoscalers",
-                "chat-hpa",
-                {
-                    "maxReplicas": 5,
-                    "scaleTargetRef": {
-                        "apiVersion": "apps/v1",
-                        "kind": "Deployment",
-                        "name": "chat",
-                    },
-                },
-            )
-            status, decision, _ = autoscale(file)
-            assert (status, decision["acted"]) == (5, "failed")
-            assert "HorizontalPodAutoscaler chat-hpa scales it already" in decision["error"]
-            assert server.replicas() == 2
+        server.change("apps/v1/deployments", "chat", {"spec": {"replicas": 2}})
+        owned = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}
+        server.add(
+            "autoscaling/v2/horizontalpodautoscalers",
+            "chat-hpa",
+            {"maxReplicas": 5, "scaleTargetRef": owned},
+        )
+        status, decision, _ = autoscale(file)
+        assert (status, decision["acted"]) == (5, "failed")
+        assert "HorizontalPodAutoscaler chat-hpa scales it already" in decision["error"]
+        assert server.replicas() == 2
 
 
 def _until_decided(settings: dict[str, Any]) -> Record:

@@ -19,11 +19,10 @@ from growpage.fleet.latest import LatestDecisions
 from growpage.fleet.prometheus import PrometheusClient
 from growpage.fleet.targets import Replicas, ScaleError, Target
 from growpage.fleet.telemetry import FleetMetrics, Health
-from tests.fleet.exporter import Exporter
-from tests.fleet.prometheus_server import PrometheusServer
+from tests.fleet.conftest import ScrapedFleet
 from tests.fleet.test_with_prometheus import QUICK
 
-TARGET = Target("prod", "Deployment", "smol")
+TARGET = Target("llm", "Deployment", "chat")
 
 
 @dataclass
@@ -53,7 +52,7 @@ def settings(url: str, **policy: Any) -> AutoscalerSettings:
         {
             "prometheus": {"url": url, "retries": 0},
             "interval_seconds": 0.5,
-            "models": [{"model": "smol", "target": "prod/smol", "policy": {**QUICK, **policy}}],
+            "models": [{"model": "smol", "target": "llm/chat", "policy": {**QUICK, **policy}}],
         }
     )
 
@@ -64,73 +63,72 @@ def only(controller: Controller) -> Record:
 
 
 def gauge_of(metrics: FleetMetrics, name: str) -> float | None:
-    labels = {"namespace": "prod", "model_name": "smol", "target": "smol"}
+    labels = {"namespace": "llm", "model_name": "smol", "target": "chat"}
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_a_round_in_a_cluster(tmp_path: Path) -> None:
-    """One of the pods is read in OpenMetrics, in which its library writes `vllm_` for `vllm:`."""
-    with Exporter() as a, Exporter(openmetrics=True) as b, Exporter() as ghost:
-        targets = {
-            pod.address: {"namespace": "prod", "pod": name}
-            for name, pod in (("a", a), ("b", b), ("gone", ghost))
-        }
-        ghost.set(usage=1.0, running=99, waiting=99)
-        for pod in (a, b):
-            pod.set(usage=0.5, running=4, deferred=50)
-        with PrometheusServer(tmp_path / "prometheus", targets) as prometheus:
-            configured = settings(prometheus.url)
-            cluster = ClusterInMemory(("a", "b"))
-            metrics, latest = FleetMetrics(), LatestDecisions(max_age=60)
-            audit = AuditLog(tmp_path / "audit.jsonl", configured.digest())
-            with PrometheusClient(configured.prometheus) as client:
-                controller = Controller(
-                    configured,
-                    client,
-                    cluster,
-                    act=True,
-                    sinks=[metrics.record, latest, audit],
-                )
-                _until(controller, DataState.FRESH)
-                rest = only(controller)
-                assert rest.acted is Acted.NOTHING_TO_DO, rest
-                assert controller.running(TARGET) == {"a": 4.0, "b": 4.0}
-                assert gauge_of(metrics, "growpage_desired_replicas") == 2
+def test_a_round_in_a_cluster(scraped_fleet: ScrapedFleet, tmp_path: Path) -> None:
+    scraped_fleet.set(usage=0.5, running=4, deferred=50)
+    url = scraped_fleet.prometheus.url
+    configured = settings(url)
+    cluster = ClusterInMemory(("chat-a", "chat-b"))
+    metrics, latest = FleetMetrics(), LatestDecisions(max_age=60)
+    audit = AuditLog(tmp_path / "audit.jsonl", configured.digest())
+    sinks = [metrics.record, latest, audit]
+    with PrometheusClient(configured.prometheus) as client:
+        controller = Controller(configured, client, cluster, act=True, sinks=sinks)
+        rest = _until(controller, DataState.FRESH, Action.NO_ACTION)
+        assert rest.acted is Acted.NOTHING_TO_DO, rest
+        assert controller.running(TARGET) == {"chat-a": 4.0, "chat-b": 4.0}
+        assert gauge_of(metrics, "growpage_desired_replicas") == 2
 
-                for pod in (a, b):
-                    pod.set(usage=0.95, running=9, waiting=1)
-                scaled = _until(controller, action=Action.SCALE_OUT)
-                assert scaled.acted is Acted.SCALED
-                assert cluster.asked == [(TARGET, 3, 2)]
-                assert gauge_of(metrics, "growpage_desired_replicas") == 3
-                assert latest.get("prod", "smol") == scaled.decision
+        scraped_fleet.set(usage=0.95, running=9, waiting=1)
+        scaled = _until(controller, action=Action.SCALE_OUT)
+        assert scaled.acted is Acted.SCALED
+        assert cluster.asked == [(TARGET, 3, 2)]
+        assert gauge_of(metrics, "growpage_desired_replicas") == 3
+        assert latest.get("llm", "chat") == scaled.decision
 
-                cluster.failure = RuntimeError("the API is gone")
-                blind = only(controller)
-                assert blind.decision.current is None
-                assert "the API is gone" in blind.decision.reason
-                assert gauge_of(metrics, "growpage_desired_replicas") is None
+        cluster.failure = RuntimeError("the API is gone")
+        blind = only(controller)
+        assert blind.decision.current is None
+        assert "the API is gone" in blind.decision.reason
+        assert gauge_of(metrics, "growpage_desired_replicas") is None
 
-                cluster.failure = None
-                lonely = settings(prometheus.url, min_replicas=4)
-                refused = only(Controller(lonely, client, cluster, act=True))
-                assert refused.acted is Acted.FAILED
-                assert refused.error == "cannot scale prod/Deployment/smol: forbidden"
-                assert "[failed: cannot scale" in as_text(refused)
+        cluster.failure = None
+        refused = only(Controller(settings(url, min_replicas=4), client, cluster, act=True))
+        assert refused.acted is Acted.FAILED
+        assert refused.error == "cannot scale llm/Deployment/chat: forbidden"
+        assert "[failed: cannot scale" in as_text(refused)
 
-                elsewhere = ClusterInMemory(("x", "y"))
-                nameless = only(Controller(configured, client, elsewhere))
-                assert nameless.decision.state is DataState.ABSENT
-                assert "names a live pod of prod/Deployment/smol" in nameless.decision.reason
-            audit.close()
+        nameless = only(Controller(configured, client, ClusterInMemory(("x", "y"))))
+        assert nameless.decision.state is DataState.ABSENT
+        assert "names a live pod of llm/Deployment/chat" in nameless.decision.reason
+    audit.close()
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert lines[-2]["acted"] == "scaled"
     assert lines[-2]["config"] == configured.digest()
     inputs = {each["name"]: each for each in lines[-2]["inputs"]}
     assert inputs["replicas_desired"]["query"] == "Kubernetes"
     assert inputs["cold_start_seconds"]["value"] == 120.0
-    assert 'namespace="prod"' in inputs["running"]["query"]
+    assert 'namespace="llm"' in inputs["running"]["query"]
     assert inputs["running"]["value"] == 18
+
+
+def test_every_model_that_prometheus_knows_is_found(scraped_fleet: ScrapedFleet) -> None:
+    found = AutoscalerSettings.of(
+        {
+            "prometheus": {"url": scraped_fleet.prometheus.url},
+            "interval_seconds": 0.5,
+            "policy": QUICK,
+        }
+    )
+    with PrometheusClient(found.prometheus) as client:
+        decision = _until(Controller(found, client), DataState.FRESH).decision
+    assert decision.model == "smol"
+    assert decision.target == Target("llm", "Deployment", "vllm")  # as the job is called
+    # Without Kubernetes what is scraped is taken for a replica.
+    assert decision.current == 3
 
 
 def _until(
@@ -163,8 +161,8 @@ def test_the_gauge_is_absent_while_nothing_is_known(state: DataState) -> None:
     assert gauge_of(metrics, "growpage_desired_replicas") is None
     assert gauge_of(metrics, "growpage_autoscaler_current_replicas") == 4
     exposed = generate_latest(metrics.registry).decode()
-    assert f'state="{state}",target="smol"}} 1.0' in exposed
-    assert 'state="FRESH",target="smol"} 0.0' in exposed
+    assert f'state="{state}",target="chat"}} 1.0' in exposed
+    assert 'state="FRESH",target="chat"} 0.0' in exposed
     metrics.record(record(state, 2, Action.SCALE_OUT))  # below the minimum
     assert gauge_of(metrics, "growpage_desired_replicas") == 2
 
@@ -198,7 +196,7 @@ def test_a_decision_is_forgotten_when_it_is_old() -> None:
     now = [0.0]
     latest = LatestDecisions(max_age=45, clock=lambda: now[0])
     latest(record(DataState.FRESH, 3))
-    assert latest.get("prod", "smol") is not None
-    assert latest.get("prod", "other") is None
+    assert latest.get("llm", "chat") is not None
+    assert latest.get("llm", "other") is None
     now[0] = 46.0
-    assert latest.get("prod", "smol") is None
+    assert latest.get("llm", "chat") is None
