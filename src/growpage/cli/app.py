@@ -9,12 +9,13 @@ import typer
 
 from growpage._version import __version__
 from growpage.budget.errors import ConfigError
+from growpage.cli.autoscale import autoscale_app
 from growpage.cli.demo import demo
 from growpage.cli.doctor import doctor
 from growpage.cli.model import model_app
 from growpage.cli.serve import serve
 from growpage.cli.top import top
-from growpage.engine.checks import UnsupportedError
+from growpage.engine.errors import UnsupportedError
 
 app = typer.Typer(
     name="growpage",
@@ -35,6 +36,7 @@ app.command(
 app.command("demo")(demo)
 app.command("doctor")(doctor)
 app.command("top")(top)
+app.add_typer(autoscale_app, name="autoscale")
 app.add_typer(model_app, name="model")
 
 

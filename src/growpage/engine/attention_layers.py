@@ -9,7 +9,8 @@ from vllm.model_executor.layers.attention import Attention
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 
 from growpage.engine.backend import GrowPageCPUImpl
-from growpage.engine.checks import REMEDY, UnsupportedError
+from growpage.engine.checks import REMEDY
+from growpage.engine.errors import UnsupportedError
 from growpage.engine.spec import GrowPageSpec
 
 

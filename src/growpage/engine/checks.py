@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from growpage.budget.config import BudgetConfig
 from growpage.budget.errors import ConfigError
 from growpage.engine import seams
+from growpage.engine.errors import UnsupportedError
 from growpage.engine.kwargs import CONFIG_KEY
 from growpage.telemetry.settings import OPERATIONS_KEY, Operations
 
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
 
 EIGHT_BIT_CACHES = ("fp8", "fp8_e4m3", "fp8_e5m2")
 REMEDY = "serve it with plain vLLM, without growpage's --scheduler-cls and --worker-cls"
-
-
-class UnsupportedError(ValueError):
-    """The model, a mode of vLLM, or vLLM itself is not supported; the message says what to do."""
 
 
 def config_of_or_none(vllm_config: VllmConfig) -> BudgetConfig | None:

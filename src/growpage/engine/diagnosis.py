@@ -9,7 +9,8 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 
 from growpage.diagnosis.finding import Finding, Status
-from growpage.engine.checks import UnsupportedError, check_vllm, vllm_version
+from growpage.engine.checks import check_vllm, vllm_version
+from growpage.engine.errors import UnsupportedError
 
 
 def diagnose() -> Iterator[Finding]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from growpage.budget.rope import Rotary
-from growpage.engine.checks import UnsupportedError
+from growpage.engine.errors import UnsupportedError
 
 REMEDY = (
     "which the policy 'growpage' and the score 'summary' need; "
