@@ -94,14 +94,14 @@ def server(
         yield running
 
 
-def ask(server: Server, tenant: str | None = None, **headers: str) -> None:
-    """Generate 200 tokens, so that a budget of 4 pages is exceeded."""
+def ask(server: Server, tenant: str | None = None, tokens: int = 200, **headers: str) -> None:
+    """Generate as many tokens; 200 exceed a budget of 4 pages."""
     answer = httpx.post(
         f"{server.address}/v1/completions",
         json={
             "model": MODEL,
             "prompt": prompt_of(9),
-            "max_tokens": 200,
+            "max_tokens": tokens,
             "temperature": 0,
             "ignore_eos": True,
         },
@@ -148,7 +148,7 @@ def eventually(condition: Callable[[], bool], within_s: float = 15) -> bool:
     while not condition():
         if time.monotonic() > end:
             return False
-        time.sleep(0.2)
+        time.sleep(0.05)
     return True
 
 
@@ -242,9 +242,15 @@ def test_the_live_page_honours_the_key_and_shows_no_text(server: Server) -> None
 
 def test_running_requests_are_in_the_state(server: Server) -> None:
     with futures.ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask, server, "red")
-        assert eventually(lambda: bool(state(server)["engines"][0]["requests"]), 60)
-        (request,) = state(server)["engines"][0]["requests"]
+        asked = pool.submit(ask, server, "red", 480)
+        seen: list[Any] = []
+
+        def is_seen() -> bool:
+            seen[:] = state(server)["engines"][0]["requests"]
+            return bool(seen)
+
+        assert eventually(is_seen, 60)
+        (request,) = seen
         assert request["tenant"] == "red"
         assert request["mode"] == "enforce"
         assert request["kept"] + request["evicted"] == request["logical"]
