@@ -19,7 +19,7 @@ from growpage.fleet.targets import Replicas
 from tests.fleet.fleets import TARGET, answers, series
 
 QUICK = settings(
-    max_examples=40,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -222,7 +222,7 @@ class FleetUnderTest:
         }
 
 
-@settings(parent=QUICK, max_examples=12)
+@settings(parent=QUICK, max_examples=20)
 @given(
     loads=st.lists(st.floats(0, 8), min_size=4, max_size=12),
     hold=st.integers(2, 8),

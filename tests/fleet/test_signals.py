@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from growpage.fleet.decision import DataState
 from growpage.fleet.metric_names import LABELS, METRICS, Signal
-from growpage.fleet.prometheus import Answer, Series
+from growpage.fleet.prometheus import Answer, PrometheusClient, Series
 from growpage.fleet.signals import CAPACITY, by_pod
-from growpage.fleet.sources import Gathered, replicas_by_scrape
+from growpage.fleet.sources import Gathered, Source, gather, replicas_by_scrape
 from growpage.telemetry import catalogue
-from tests.fleet.fleets import NOW, decided, healthy, observed, scraped, series
+from tests.fleet.fleets import NOW, POLICY, TARGET, decided, healthy, observed, scraped, series
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -58,6 +59,41 @@ def test_the_older_name_serves_the_pods_that_have_no_other() -> None:
         for name, found in pods.items()
     }
     assert values == {"new": {0.4}, "old": {0.6}}
+
+
+def test_after_an_update_the_name_that_is_still_written_counts() -> None:
+    """A StatefulSet's pod was updated to a vLLM that calls its usage by another name."""
+    before = series(scraped(lambda _: 0.9, end=120), engine=None)
+    after = series(scraped(lambda _: 0.2, begin=90))
+    for first, second in ((before, after), (after, before)):
+        answers = {Signal.KV_USAGE: [Answer("", (first,)), Answer("", (second,))]}
+        (found,) = by_pod(answers, pod_label="pod", live="a")["a"].of[Signal.KV_USAGE].values()
+        assert found[-1][1] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("usage", "running"),
+    [
+        ("vllm:kv_cache_usage_perc", ["vllm:num_requests_running"]),
+        ("vllm_kv_cache_usage_perc", ["vllm_num_requests_running"]),
+        ("team:kv_usage", ["vllm:num_requests_running", "vllm_num_requests_running"]),
+    ],
+)
+def test_names_are_asked_for_as_they_are_spelled_here(usage: str, running: list[str]) -> None:
+    asked: list[str] = []
+
+    class OnlyUsage:
+        def samples(
+            self, name: str, labels: dict[str, str], *, end: float, seconds: float
+        ) -> Answer:
+            asked.append(name)
+            return Answer(f"{name}{{}}", (series(0.5),) if name == usage else ())
+
+    metrics = {Signal.KV_USAGE: usage} if usage.startswith("team:") else {}
+    source = Source("smol", TARGET, {}, POLICY, metrics)
+    gather(cast(PrometheusClient, OnlyUsage()), source, end=NOW, seconds=600)
+    assert [name for name in asked if name.endswith("num_requests_running")] == running
+    assert "up" in asked
 
 
 def test_usage_is_the_maximum_of_the_last_minute() -> None:

@@ -182,8 +182,8 @@ class Controller:
             history = self._observe(source.policy, gathered, counted.replicas, now)
             if counted.trouble:
                 trouble = counted.trouble
-            elif history[-1].state is DataState.ABSENT:
-                trouble = self._explain_absence(source, gathered, now)
+            elif not history[-1].pods:
+                trouble = self._explain_absence(source, gathered, counted.replicas, now)
         self._running[source.target] = {
             pod.pod: pod.running
             for pod in (history[-1].fresh if history else ())
@@ -266,8 +266,12 @@ class Controller:
             )
         return _Counted(replicas, None, gathered.queries[Signal.UP], trouble)
 
-    def _explain_absence(self, source: Source, gathered: Gathered, now: float) -> str:
+    def _explain_absence(
+        self, source: Source, gathered: Gathered, replicas: Replicas | None, now: float
+    ) -> str:
         """What was looked for, and what there is instead."""
+        if replicas is not None and not replicas.pods:
+            return f"{source.target} has no pods"
         if any(gathered.series(Signal.KV_USAGE)):
             return (
                 f"no series of {source.model} names a live pod of {source.target}: check the label "

@@ -81,14 +81,17 @@ def by_pod(
     """
     pods = {name: PodSeries() for name in live}
     for signal, alternatives in answers.items():
+        newest: dict[str, float] = {}
         for answer in alternatives:
             found: dict[str, dict[Key, Samples]] = defaultdict(dict)
             for key, candidates in _grouped(answer.series, pod_label).items():
                 found[key[0]][key] = _one_of(candidates)
             for name, series in found.items():
-                # A pod has one version of vLLM, so all of its engines use one name.
-                if name in pods and not pods[name].of.get(signal):
+                last = max(samples[-1][0] for samples in series.values())
+                # A pod uses one name; after an update it is the one that is still written.
+                if name in pods and last > newest.get(name, float("-inf")):
                     pods[name].of[signal] = series
+                    newest[name] = last
     return pods
 
 
@@ -108,7 +111,7 @@ def _one_of(candidates: Sequence[Samples]) -> Samples:
     current = [
         samples for samples in candidates if newest - samples[-1][0] <= 1.5 * _spacing(samples)
     ]
-    return max(current or candidates, key=lambda samples: (len(samples), samples[-1]))
+    return max(current or candidates, key=lambda samples: (len(samples), samples[-1][0]))
 
 
 def _spacing(samples: Samples) -> float:

@@ -100,20 +100,15 @@ def gather(client: PrometheusClient, source: Source, *, end: float, seconds: flo
         return [client.samples(name, matchers, end=end, seconds=seconds) for name in names]
 
     usage = ask(Signal.KV_USAGE, source.names(Signal.KV_USAGE))
-    # How vLLM's names are spelled here shows in the first signal; the others need no second look.
-    spelled = {_prefix(answer.query) for answer in usage if answer.series} or {"vllm:"}
+    # How vLLM's names are spelled here shows in one signal; the others need not be asked for twice.
+    spelled = {_prefix(answer.query) for answer in usage if answer.series} - {""}
     answers: dict[Signal, Sequence[Answer]] = {Signal.KV_USAGE: usage}
     for signal in Signal:
         if signal is not Signal.KV_USAGE:
             names = source.names(signal)
-            answers[signal] = ask(
-                signal,
-                [
-                    name
-                    for name in names
-                    if len(names) == 1 or not _prefix(name) or _prefix(name) in spelled
-                ],
-            )
+            if spelled:
+                names = tuple(name for name in names if _prefix(name) in {"", *spelled})
+            answers[signal] = ask(signal, names)
     return Gathered(answers)
 
 
