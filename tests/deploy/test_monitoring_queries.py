@@ -42,19 +42,19 @@ def test_queries_were_found_everywhere() -> None:
         ("growpage_kv_kept_tokens > 5 and growpage_none", "there is no metric growpage_none"),
         (
             "sum by (reason) (growpage_kv_kept_tokens)",
-            "nothing in growpage_kv_kept_tokens{} has the label reason",
+            "nothing in growpage_kv_kept_tokens has the label reason",
         ),
         (
             "up and on (model_name) growpage_kv_kept_tokens",
-            "nothing in up{} has the label model_name",
+            "nothing in up has the label model_name",
         ),
         (
             "sum by (engine) (sum by (model_name) (growpage_kv_kept_tokens))",
-            "nothing in sum by (model_name)(growpage_kv_kept_tokens{}) has the label engine",
+            "nothing in sum by (model_name) (growpage_kv_kept_tokens) has the label engine",
         ),
         (
             "sum by (le) (histogram_quantile(0.9, growpage_predicted_loss_bucket))",
-            "nothing in histogram_quantile(0.9, growpage_predicted_loss_bucket{}) has the label le",
+            "nothing in histogram_quantile(0.9, growpage_predicted_loss_bucket) has the label le",
         ),
     ],
 )

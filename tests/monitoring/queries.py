@@ -163,23 +163,23 @@ def result_labels(node: Any, known: Labels) -> frozenset[str]:
     """Labels that a series in the result of an expression may have."""
     match node:
         case promql_parser.VectorSelector():
-            return known.get(node.name, frozenset())
+            labels = known.get(node.name, frozenset())
         case promql_parser.MatrixSelector():
-            return result_labels(node.vector_selector, known)
+            labels = result_labels(node.vector_selector, known)
         case promql_parser.AggregateExpr():
+            named = frozenset(node.modifier.labels if node.modifier else ())
             inner = result_labels(node.expr, known)
-            if node.modifier is None:
-                return frozenset()
-            named = frozenset(node.modifier.labels)
-            by = node.modifier.type == promql_parser.AggModifierType.By
-            return inner & named if by else inner - named
+            without = node.modifier and node.modifier.type == promql_parser.AggModifierType.Without
+            labels = inner - named if without else inner & named
         case promql_parser.Call():
-            inner = frozenset().union(*(result_labels(each, known) for each in node.args))
-            return inner - {"le"} if node.func.name == "histogram_quantile" else inner
+            labels = frozenset().union(*(result_labels(each, known) for each in node.args))
+            if node.func.name == "histogram_quantile":
+                labels -= {"le"}
         case promql_parser.BinaryExpr():
             left, right = result_labels(node.lhs, known), result_labels(node.rhs, known)
-            return left | right if str(node.op) == "or" else left or right
+            labels = left | right if str(node.op) == "or" else left or right
         case promql_parser.ParenExpr() | promql_parser.SubqueryExpr() | promql_parser.UnaryExpr():
-            return result_labels(node.expr, known)
+            labels = result_labels(node.expr, known)
         case _:
-            return frozenset()
+            labels = frozenset()
+    return labels
