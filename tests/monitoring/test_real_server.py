@@ -1,8 +1,8 @@
 """A real server with the plugin, scraped by Prometheus: the dashboard shows data, an alert comes
 and goes.
 
-Its requests may hold three pages of 32 tokens each, so that growth is refused as long as there is
-load, and the pool has fewer pages than all of them together, so that some give pages to others.
+Its requests may hold five pages of 32 tokens each and the pool has half as many as they may all
+hold, so that as long as there is load some grow, some are refused, and some give pages to others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ MODEL = "tiny"
 PAGE_BYTES = 2 * 2 * 32 * 128 * 2
 """Of the tiny model: layers, KV heads, tokens, keys and values of 64 dimensions, bfloat16."""
 FLAGS = (
-    *("--growpage-policy", "elastic", "--growpage-min-pages", "2", "--growpage-max-pages", "3"),
+    *("--growpage-policy", "elastic", "--growpage-min-pages", "2", "--growpage-max-pages", "5"),
+    # A random model attends to everything; at 0.9 nobody would have a page above its working set.
+    *("--growpage-mass", "0.3"),
     *("--growpage-track-entropy", "true", "--served-model-name", MODEL, "--dtype", "bfloat16"),
     # vLLM keeps one page more, its null block.
     *("--block-size", "32", "--kv-cache-memory-bytes", str(PAGE_BYTES * (20 + 1))),
