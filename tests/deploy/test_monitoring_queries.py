@@ -5,6 +5,8 @@ Dashboards that query dead names show empty panels, and alerts that do never fir
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from growpage.telemetry.catalogue import METRICS
@@ -13,6 +15,7 @@ from tests.monitoring.queries import (
     Query,
     dashboard_queries,
     documented_queries,
+    known_labels,
     parse,
     problems,
     queries,
@@ -84,10 +87,6 @@ def test_every_metric_of_the_catalogue_is_on_the_dashboard() -> None:
 
 def test_no_page_names_a_metric_that_does_not_exist() -> None:
     """In running text, where no parser looks: names in backticks."""
-    import re
-
-    from tests.monitoring.queries import known_labels
-
     known = known_labels()
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in known}
     wrong = [

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.monitoring.exporter import Exporter
 from tests.monitoring.queries import ROOT, load_rules
@@ -109,7 +110,7 @@ DOWN = "GrowPageTargetDown"
 
 
 def receiver_of(alert: str) -> str:
-    """Who is told, by the example configuration."""
+    """Which people are told, by the example configuration."""
     severities = {rule["labels"]["severity"] for rule in load_rules() if rule.get("alert") == alert}
     return "pager" if "critical" in severities else "tickets"
 
@@ -202,9 +203,21 @@ def test_the_examples_are_valid() -> None:
     run("amtool", "check-config", RULES.with_name("alertmanager.yaml"))
 
 
-def test_every_alert_has_a_unit_test_that_fires_and_one_that_does_not() -> None:
-    import yaml
+@pytest.mark.parametrize(
+    ("labels", "receivers"),
+    [
+        (["severity=critical", "action=route-to-smaller-model"], "router,pager"),
+        (["severity=warning", "action=route-to-smaller-model"], "router,tickets"),
+        (["severity=critical"], "pager"),
+        (["severity=info"], "tickets"),
+    ],
+)
+def test_the_example_tells_a_router_and_always_somebody(labels: list[str], receivers: str) -> None:
+    config = f"--config.file={RULES.with_name('alertmanager.yaml')}"
+    assert run("amtool", "config", "routes", "test", config, *labels).strip() == receivers
 
+
+def test_every_alert_has_a_unit_test_that_fires_and_one_that_does_not() -> None:
     alerts = {rule["alert"] for rule in load_rules() if "alert" in rule}
     tests = yaml.safe_load(RULES.with_name("rules_test.yaml").read_text("utf-8"))["tests"]
     cases = [case for test in tests for case in test.get("alert_rule_test", ())]
