@@ -33,7 +33,7 @@ FLAGS = (
     *("--growpage-mass", "0.3"),
     *("--growpage-track-entropy", "true", "--served-model-name", MODEL, "--dtype", "bfloat16"),
     # vLLM keeps one page more, its null block.
-    *("--block-size", "32", "--kv-cache-memory-bytes", str(PAGE_BYTES * (20 + 1))),
+    *("--block-size", "32", "--kv-cache-memory-bytes", str(PAGE_BYTES * (26 + 1))),
     *("--max-model-len", "512", "--max-num-seqs", "8", "--enforce-eager"),
 )
 CLIENTS = 10
@@ -47,15 +47,13 @@ def load(server: Server) -> Iterator[None]:
 
     def ask(seed: int) -> None:
         # Of different lengths, or all would end, and begin, together.
-        tokens = 140 + 20 * seed
+        tokens = 200 + 10 * seed
         body = {"model": MODEL, "prompt": prompt_of(20, seed), "max_tokens": tokens}
-        with suppress(httpx.TransportError):  # the server has ended, and its block says why
+        body |= {"ignore_eos": True}
+        # Where the server has ended, its own block says why.
+        with httpx.Client(timeout=300) as client, suppress(httpx.TransportError):
             while not over.is_set():
-                httpx.post(
-                    f"{server.address}/v1/completions",
-                    json=body | {"ignore_eos": True},
-                    timeout=300,
-                )
+                client.post(f"{server.address}/v1/completions", json=body)
 
     clients = [threading.Thread(target=ask, args=(number,)) for number in range(CLIENTS)]
     for client in clients:
