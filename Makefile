@@ -24,10 +24,10 @@ DEPENDENCIES := $(VENV)/.dependencies-$(call hash,$(LOCK))
 MONITORING := $(VENV)/monitoring/.complete
 PROJECT := $(VENV)/.project-$(call hash,pyproject.toml src/growpage/_version.py)
 
-.PHONY: help setup demo soak test lint format lock seams clean
+.PHONY: help setup demo soak test lint format manifests lock seams clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(PROJECT) ## Install the locked dependencies and the project into .venv
 
@@ -50,6 +50,9 @@ lint: $(PROJECT) ## Check lint, format and types
 format: $(PROJECT) ## Format the code, and fix what ruff can fix
 	$(BIN)/python -m ruff format
 	$(BIN)/python -m ruff check --fix
+
+manifests: $(PROJECT) ## Render the chart's manifests under deploy/ anew
+	$(BIN)/python tools/render_manifests.py
 
 clean: ## Remove what these commands made here, .venv included (not the model in ~/.cache/growpage)
 	@rm -rf $(VENV) build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

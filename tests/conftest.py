@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.tiny_server import ServeTiny
 
 # Before anything imports torch, transformers or vLLM, which read these once.
 os.environ["OMP_NUM_THREADS"] = str(min(2, int(os.environ.get("OMP_NUM_THREADS") or 2)))
@@ -23,3 +27,11 @@ def smollm2_path() -> Path:
     from growpage.models import smollm2
 
     return smollm2.ensure()
+
+
+@pytest.fixture(scope="session")
+def serve_tiny(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path) -> ServeTiny:
+    """Start a server with these flags that answers fast."""
+    from tests.tiny_server import tiny_server
+
+    return tiny_server(tmp_path_factory, smollm2_path)

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from growpage.bench.server import Server
 from growpage.telemetry.catalogue import METRICS, exposed_names
 from growpage.telemetry.tenants import HEADER
-from tests.cli.conftest import MODEL, ServeTiny
 from tests.engine.engines import prompt_of
+from tests.tiny_server import MODEL, ServeTiny
 
 pytestmark = pytest.mark.engine
 

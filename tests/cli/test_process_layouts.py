@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from growpage.bench.server import Server
-from tests.cli.conftest import MODEL, POOL_PAGES, ServeTiny
 from tests.engine.engines import prompt_of
+from tests.tiny_server import MODEL, POOL_PAGES, ServeTiny
 
 pytestmark = pytest.mark.engine
 

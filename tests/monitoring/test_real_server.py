@@ -8,62 +8,24 @@ is refused as steadily as there is load.
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import httpx
 import pytest
 
-from growpage.bench.server import Server, serve
-from tests.engine.engines import prompt_of
-from tests.engine.tiny_models import tiny_llama
 from tests.monitoring.queries import dashboard_queries
 from tests.monitoring.stack import running, wait_until
+from tests.tiny_server import MODEL, PAGE_BYTES, ServeTiny, load
 
 pytestmark = pytest.mark.engine
 
-MODEL = "tiny"
-PAGE_BYTES = 2 * 2 * 32 * 128 * 2
-"""Of the tiny model: layers, KV heads, tokens, keys and values of 64 dimensions, bfloat16."""
 FLAGS = (
     *("--growpage-policy", "elastic", "--growpage-min-pages", "2", "--growpage-max-pages", "3"),
-    *("--growpage-track-entropy", "true", "--served-model-name", MODEL, "--dtype", "bfloat16"),
-    # vLLM keeps one page more, its null block.
-    *("--block-size", "32", "--kv-cache-memory-bytes", str(PAGE_BYTES * (20 + 1))),
-    *("--max-model-len", "512", "--max-num-seqs", "8", "--enforce-eager"),
+    *("--growpage-track-entropy", "true", "--kv-cache-memory-bytes", str(21 * PAGE_BYTES)),
 )
 CLIENTS = 10
 ALERT = ("tickets", "GrowPageGrowthRefused")
 UNHEARD_OF = ("growpage_growths_total", "growpage_reclaimed_pages_total")
 """Counters that exist from their first event on: under this load nobody grows or gives a page."""
-
-
-@contextmanager
-def load(server: Server) -> Iterator[None]:
-    """Clients that ask again as soon as they are answered, until the block is left."""
-    over = threading.Event()
-
-    def ask(seed: int) -> None:
-        # Of different lengths, or all would end, and begin, together.
-        tokens = 200 + 10 * seed
-        body = {"model": MODEL, "prompt": prompt_of(20, seed), "max_tokens": tokens}
-        body |= {"ignore_eos": True}
-        # Where the server has ended, its own block says why.
-        with httpx.Client(timeout=300) as client, suppress(httpx.TransportError):
-            while not over.is_set():
-                client.post(f"{server.address}/v1/completions", json=body)
-
-    clients = [threading.Thread(target=ask, args=(number,)) for number in range(CLIENTS)]
-    for client in clients:
-        client.start()
-    try:
-        yield
-    finally:
-        over.set()
-        for client in clients:
-            client.join()
 
 
 def concrete(query: str) -> str:
@@ -73,15 +35,12 @@ def concrete(query: str) -> str:
 
 
 def test_the_dashboard_shows_data_and_an_alert_fires_and_ends(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path
+    tmp_path: Path, serve_tiny: ServeTiny
 ) -> None:
-    model = str(tiny_llama(tmp_path_factory))
-    # The tiny model has no words of its own; any tokenizer will do.
-    flags = [model, "--tokenizer", str(smollm2_path), *FLAGS]
     queries = {concrete(query.text): query.place for query in dashboard_queries()}
     empty = {query for query in queries if not any(name in query for name in UNHEARD_OF)}
     with (
-        serve(flags, tmp_path / "server.log") as server,
+        serve_tiny(FLAGS) as server,
         running(tmp_path, [server.address.removeprefix("http://")]) as stack,
     ):
 
@@ -89,7 +48,7 @@ def test_the_dashboard_shows_data_and_an_alert_fires_and_ends(
             empty.difference_update([query for query in empty if stack.query(query)])
             return not empty
 
-        with load(server):
+        with load([server], CLIENTS):
             wait_until(
                 lambda: ALERT in stack.notices.fired(), lambda: str(stack.query("ALERTS")), 120
             )
