@@ -46,7 +46,7 @@ SERVER_FLAGS = (
 """A pool of 1,024 tokens for up to 16 requests at once, and for prompts of up to 1,536."""
 
 ENVIRONMENT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16"}
-"""oneDNN keeps a compiled kernel for every batch length that it has seen, up to 1,024 of them. Plain
+"""oneDNN keeps a compiled kernel for every batch length that it has seen, up to 1,024. Plain
 vLLM's worker grows by 480 MiB over 350 prompts of different lengths; a leak could hide in that."""
 
 ALLOWED_GROWTH = 24 * 2**20
