@@ -66,3 +66,24 @@ def test_adapters(start_engine: StartEngine, adapter: Path) -> None:
     assert engine.scheduler.ledger.compressions == 0
     assert [len(tokens) for tokens in answers(engine, adapter, 200)] == [200, 200]
     assert engine.scheduler.ledger.compressions > 0
+
+
+def test_only_a_selected_adapter_is_compressed(
+    start_engine: StartEngine, adapter: Path, tmp_path: Path
+) -> None:
+    rollout = tmp_path / "rollout.yaml"
+    rollout.write_text("max_growth_rate: null\nonly: {adapters: [adapter]}\n")
+    settings: dict[str, Any] = {"enable_lora": True, "max_lora_rank": RANK, "max_loras": 1}
+    plain = answers(start_engine(**settings), adapter, 200)
+    engine = start_engine(
+        {},
+        additional_config={
+            "growpage": {"policy": "fixed", "budget": 96},
+            "growpage_operations": {"rollout": str(rollout)},
+        },
+        **settings,
+    )
+    with_adapter, without = answers(engine, adapter, 200)
+    assert engine.scheduler.ledger.compressions > 0
+    assert with_adapter != plain[0]
+    assert without == plain[1]
