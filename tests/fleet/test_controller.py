@@ -168,7 +168,7 @@ def test_the_gauge_is_absent_while_nothing_is_known(state: DataState) -> None:
     assert gauge_of(metrics, "growpage_desired_replicas") == 2
 
 
-def test_the_gauge_is_withdrawn_with_a_model_that_is_gone_and_after_a_failed_round() -> None:
+def test_what_is_said_of_a_model_is_withdrawn_when_it_is_gone_and_after_a_failed_round() -> None:
     metrics = FleetMetrics()
     good = record(DataState.FRESH, 5)
     for end in (lambda: metrics.record_round(Round(()), 0.1), metrics.record_failure):
@@ -177,6 +177,8 @@ def test_the_gauge_is_withdrawn_with_a_model_that_is_gone_and_after_a_failed_rou
         assert gauge_of(metrics, "growpage_desired_replicas") == 5
         end()
         assert gauge_of(metrics, "growpage_desired_replicas") is None
+        # Nor does its state stay, or an alert on it would never end.
+        assert "growpage_autoscaler_data_state{" not in generate_latest(metrics.registry).decode()
 
 
 def test_a_disk_that_is_full_does_not_stop_the_scaling() -> None:

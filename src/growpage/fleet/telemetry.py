@@ -109,6 +109,8 @@ class FleetMetrics:
         for gone in self._seen - seen:
             _set_or_remove(self._desired, gone, None)
             _set_or_remove(self._current, gone, None)
+            for state in DataState:  # or a model that is gone would be said to hold for ever
+                _set_or_remove(self._state, (*gone, str(state)), None)
         self._seen = seen
 
 
@@ -117,7 +119,7 @@ def _labels_of(record: Record) -> tuple[str, str, str]:
     return decision.target.namespace, decision.model, decision.target.name
 
 
-def _set_or_remove(gauge: Gauge, labels: tuple[str, str, str], value: int | None) -> None:
+def _set_or_remove(gauge: Gauge, labels: tuple[str, ...], value: int | None) -> None:
     if value is not None:
         gauge.labels(*labels).set(value)
     else:
