@@ -13,8 +13,10 @@ from growpage.telemetry.catalogue import METRICS
 from tests.monitoring.queries import (
     ROOT,
     Query,
+    autoscaler_labels,
     dashboard_queries,
     documented_queries,
+    growpage_labels,
     known_labels,
     parse,
     problems,
@@ -43,6 +45,14 @@ def test_queries_were_found_everywhere() -> None:
         ("growpage_compressions", "there is no metric growpage_compressions"),
         ('growpage_growths_total{cause="cold"}', "growpage_growths_total has no label cause"),
         ("growpage_kv_kept_tokens > 5 and growpage_none", "there is no metric growpage_none"),
+        (
+            "increase(growpage_autoscaler_scale_errors[5m])",
+            "there is no metric growpage_autoscaler_scale_errors",
+        ),
+        (
+            "growpage_desired_replicas{engine='0'}",
+            "growpage_desired_replicas has no label engine",
+        ),
         (
             "sum by (reason) (growpage_kv_kept_tokens)",
             "nothing in growpage_kv_kept_tokens has the label reason",
@@ -75,6 +85,16 @@ def test_the_list_of_vllm_metrics_is_vllm_s_own() -> None:
     assert labels["vllm:num_requests_waiting_by_reason"] == {"engine", "model_name", "reason"}
     assert "model_name" not in labels["vllm:cache_config_info"]
     assert not any(name.startswith("growpage_") for name in labels)
+
+
+def test_the_autoscaler_s_metrics_are_those_of_its_code() -> None:
+    labels = autoscaler_labels()
+    target = {"namespace", "model_name", "target"}
+    assert labels["growpage_autoscaler_data_state"] == {*target, "state"}
+    assert labels["growpage_autoscaler_scale_errors_total"] == target
+    assert labels["growpage_autoscaler_query_errors_total"] == set()
+    assert labels["growpage_autoscaler_round_duration_seconds_bucket"] == {"le"}
+    assert not labels.keys() & growpage_labels().keys()
 
 
 def test_every_metric_of_the_catalogue_is_on_the_dashboard() -> None:

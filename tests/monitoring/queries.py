@@ -13,7 +13,11 @@ from typing import Any
 import promql_parser
 import yaml
 
+from growpage.fleet.controller import Round
+from growpage.fleet.decision import DataState
+from growpage.fleet.telemetry import FleetMetrics
 from growpage.telemetry.catalogue import ENGINE_LABELS, METRICS
+from tests.monitoring.autoscaler import record
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
@@ -60,6 +64,19 @@ def growpage_labels() -> dict[str, frozenset[str]]:
     }
 
 
+def autoscaler_labels() -> dict[str, frozenset[str]]:
+    """Labels of each of the autoscaler's series, as it exports them after a round."""
+    metrics = FleetMetrics()
+    decided = record("m", DataState.FRESH)
+    metrics.record(decided)
+    metrics.record_round(Round((decided,)), seconds=0.1)
+    found = {}
+    for family in metrics.registry.collect():
+        assert family.samples, f"{family.name}: this round does not show it"
+        found.update({sample.name: frozenset(sample.labels) for sample in family.samples})
+    return found
+
+
 def load_rules() -> list[dict[str, Any]]:
     """All recording and alerting rules, in order."""
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
@@ -69,7 +86,7 @@ def load_rules() -> list[dict[str, Any]]:
 @cache
 def known_labels() -> Labels:
     """Labels of every series that a query may name, those of targets included."""
-    known = {**vllm_labels(), **growpage_labels(), **PROMETHEUS_OWN}
+    known = {**vllm_labels(), **growpage_labels(), **autoscaler_labels(), **PROMETHEUS_OWN}
     known = {name: labels | TARGET_LABELS for name, labels in known.items()}
     for rule in load_rules():
         if "record" in rule:  # after those that it is made of

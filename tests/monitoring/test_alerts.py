@@ -1,7 +1,8 @@
 """Every alert goes from a metric through Prometheus and Alertmanager to a webhook, and ends.
 
 The rules run in fast motion (see ``stack.py``). Each alert has a model of its own on one exporter,
-which first is as the alert describes and then is mended; one more model is always healthy.
+which first is as the alert describes and then is mended; one more model is always healthy. The
+autoscaler's metrics are its own, which it serves.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from growpage.fleet.controller import Round
+from growpage.fleet.decision import DataState
+from growpage.fleet.telemetry import FleetMetrics, Health, TelemetryServer
+from tests.monitoring.autoscaler import record
 from tests.monitoring.exporter import Exporter
 from tests.monitoring.queries import ROOT, load_rules
 from tests.monitoring.stack import (
@@ -108,6 +113,26 @@ BEHAVIOURS: dict[str, Behaviour] = {
 }
 DOWN = "GrowPageTargetDown"
 
+HOLDS = "GrowPageAutoscalerHolds"
+CANNOT_SCALE = "GrowPageAutoscalerCannotScale"
+SILENT = "GrowPageAutoscalerSilent"
+
+
+def autoscaler(metrics: FleetMetrics, ill: bool) -> None:
+    """A round of an autoscaler; an ill one does not come to its end."""
+    records = (
+        record(HOLDS, DataState.STALE if ill else DataState.FRESH),
+        record(CANNOT_SCALE, DataState.FRESH, error="forbidden" if ill else ""),
+        record(HEALTHY, DataState.FRESH),
+    )
+    for each in records:
+        metrics.record(each)
+    if not ill:
+        metrics.record_round(Round(records), seconds=0.01)
+
+
+ALERTS = {*BEHAVIOURS, DOWN, HOLDS, CANNOT_SCALE, SILENT}
+
 
 def receiver_of(alert: str) -> str:
     """Which people are told, by the example configuration."""
@@ -117,11 +142,14 @@ def receiver_of(alert: str) -> str:
 
 def test_every_alert_fires_and_ends_at_the_webhook(tmp_path: Path) -> None:
     server, other = Exporter(), Exporter()
-    expected = {(receiver_of(alert), alert) for alert in (*BEHAVIOURS, DOWN)}
+    fleet = FleetMetrics()
+    telemetry = TelemetryServer("127.0.0.1", 0, fleet, Health(patience=120))
+    targets = [server.address, other.address, f"127.0.0.1:{telemetry.port}"]
+    expected = {(receiver_of(alert), alert) for alert in ALERTS}
     routes = tmp_path / "routes.json"
     with (
         routed(tmp_path, routes) as router,
-        running(tmp_path, [server.address, other.address], {"router": router}) as stack,
+        running(tmp_path, targets, {"router": router}) as stack,
     ):
 
         def act(ill: bool) -> None:
@@ -129,6 +157,7 @@ def test_every_alert_fires_and_ends_at_the_webhook(tmp_path: Path) -> None:
                 behave(server, alert, ill)
                 if behave is not not_loaded:  # a healthy server with preemptions compresses nothing
                     behave(server, HEALTHY, False)
+            autoscaler(fleet, ill)
 
         def all_fire() -> bool:
             act(ill=True)
@@ -145,11 +174,13 @@ def test_every_alert_fires_and_ends_at_the_webhook(tmp_path: Path) -> None:
         wait_until(all_end, lambda: f"left: {stack.notices.firing()}", 60)
         assert [rule for rule in stack.rules() if rule["health"] != "ok"] == []
     told = {alert["labels"].get("model_name") for _, alert in stack.notices.received}
-    assert told == {*BEHAVIOURS, None}  # the target's alert has no model; the healthy one has none
+    # Alerts on whole servers name no model; the healthy one has no alert.
+    assert told == {*BEHAVIOURS, HOLDS, CANNOT_SCALE, None}
     for _, alert in stack.notices.received:
         assert "{{" not in json.dumps(alert["annotations"])
     server.stop()
     other.stop()
+    telemetry.close()
 
 
 # ---- the example of a router -----------------------------------------------------------------
@@ -217,13 +248,31 @@ def test_the_example_tells_a_router_and_always_somebody(labels: list[str], recei
     assert run("amtool", "config", "routes", "test", config, *labels).strip() == receivers
 
 
+def test_an_autoscaler_that_is_gone_is_missed_for_a_day(tmp_path: Path) -> None:
+    """At two moments: every minute of a day, as in the file, would take promtool seconds."""
+    (expr,) = (rule["expr"] for rule in load_rules() if rule.get("alert") == SILENT)
+    rounds = 'growpage_autoscaler_round_duration_seconds_count{job="autoscaler"}'
+    missed = {"labels": '{job="autoscaler"}', "value": 0}
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": rounds, "values": "7x10 stale"}],
+        "promql_expr_test": [
+            {"expr": expr, "eval_time": "23h", "exp_samples": [missed]},
+            {"expr": expr, "eval_time": "25h", "exp_samples": []},
+        ],
+    }
+    file = tmp_path / "gone.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [], "tests": [case]}), encoding="utf-8")
+    run("promtool", "test", "rules", file)
+
+
 def test_every_alert_has_a_unit_test_that_fires_and_one_that_does_not() -> None:
     alerts = {rule["alert"] for rule in load_rules() if "alert" in rule}
     tests = yaml.safe_load(RULES.with_name("rules_test.yaml").read_text("utf-8"))["tests"]
     cases = [case for test in tests for case in test.get("alert_rule_test", ())]
     assert {case["alertname"] for case in cases if case["exp_alerts"]} == alerts
     assert {case["alertname"] for case in cases if not case["exp_alerts"]} == alerts
-    assert {*BEHAVIOURS, DOWN} == alerts
+    assert alerts == ALERTS
 
 
 def test_every_alert_says_what_whom_and_how_much() -> None:
