@@ -228,8 +228,7 @@ class CapacityController:
         else:
             refused = self.limits.refusal(account, held, self.step)
         if refused is not None:
-            self.journal.refused(refused)
-            return self._shrink(request, account, held, refused, demand)
+            return self._refuse(request, account, held, refused, demand)
         account.capacity += self.step
         # The step's first page is as good as taken; the pass must not spend it twice.
         account.promised = max(account.promised, held + 1)
@@ -276,8 +275,7 @@ class CapacityController:
                 continue
             plan = None
             if claims > self.spare_pages:
-                self.journal.refused("pool")
-                plan = self._shrink(request, account, held, "pool")
+                plan = self._refuse(request, account, held, "pool")
             if plan is None:
                 self.limits.spend(account, 1)
                 demand = self._last_demand(account)
@@ -293,17 +291,14 @@ class CapacityController:
         claims = self._claims_a_page(request, account)
         if claims:
             account.boundary_at = account.boundary_at or self.clock()
-        if most is not None and (held > most or (claims and held == most)):
-            if claims:
-                self.journal.refused("max_pages")
+        if most is not None and held > most:
             return self._shrink(request, account, most, "max_pages")
+        if claims and held == most:
+            return self._refuse(request, account, held, "max_pages")
         if not claims or held < account.promised:
             return None
         refused = self.limits.refusal(account, held, 1)
-        if refused is None:
-            return None
-        self.journal.refused(refused)
-        return self._shrink(request, account, held, refused)
+        return self._refuse(request, account, held, refused) if refused else None
 
     def _agree(
         self, able: list[tuple[Request, Account]], needed: int, candidate: Candidate | None
@@ -362,6 +357,19 @@ class CapacityController:
         return promised - candidate.hit_pages + candidate.watermark
 
     # ---- one compression ---------------------------------------------------------------------
+
+    def _refuse(
+        self,
+        request: Request,
+        account: Account,
+        held: int,
+        reason: str,
+        demand: Demand | None = None,
+    ) -> CompactionPlan | None:
+        """Compress a request that holds ``held`` full pages and may not take another."""
+        plan = self._shrink(request, account, held, reason, demand)
+        self.journal.refused(request.request_id, reason, held, evicts=plan is not None)
+        return plan
 
     def _shrink(
         self,

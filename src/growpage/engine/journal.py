@@ -41,9 +41,11 @@ class Journal:
         self.ledger.growths_by_reason[reason] += 1
         self._note(request_id, "grow", reason, before, before + 1, demand)
 
-    def refused(self, reason: str) -> None:
-        """A request was to grow and may not; it is compressed, if it can be."""
+    def refused(self, request_id: str, reason: str, held: int, evicts: bool) -> None:
+        """A request was to grow and may not: it is compressed, unless nothing can be evicted."""
         self.ledger.refused_by_reason[reason] += 1
+        if not evicts:
+            self._note(request_id, "refuse", reason, held, held, None)
 
     def compressed(
         self,
@@ -66,7 +68,7 @@ class Journal:
     def _note(
         self,
         request_id: str,
-        action: Literal["grow", "compress"],
+        action: Literal["grow", "compress", "refuse"],
         reason: str,
         before: int,
         after: int,
