@@ -63,6 +63,10 @@ REST_LIMIT_S = 30.0
 
 SAMPLE_EVERY_S = 1.0
 
+AFRESH = httpx.Limits(max_keepalive_connections=0)
+"""A connection for each request: hanging up closes it, and the server closes idle ones just when
+they are to be used again."""
+
 LOG = Path(gettempdir(), "growpage-soak.log")
 
 AT_REST = {
@@ -283,8 +287,7 @@ async def _run_clients(address: str, load: Load, begin: float, report: SoakRepor
     requests = make_requests(load)
 
     async def client() -> None:
-        # A connection of its own each: hanging up closes it.
-        async with httpx.AsyncClient(base_url=address, timeout=None) as http:
+        async with httpx.AsyncClient(base_url=address, timeout=None, limits=AFRESH) as http:
             while time.monotonic() - begin < load.seconds:
                 request = next(requests)
                 if request.number >= load.requests:
@@ -390,9 +393,7 @@ def _check_usage(request: SoakRequest, usage: Mapping[str, int]) -> tuple[Outcom
 
 async def _watch(server: Server, samples: dict[str, list[float]], report: SoakReport) -> None:
     """Sample the memory of the server's processes and the use of its pool, until cancelled."""
-    # The server closes idle connections about as often as this one would be used again.
-    afresh = httpx.Limits(max_keepalive_connections=0)
-    async with httpx.AsyncClient(base_url=server.address, timeout=30, limits=afresh) as http:
+    async with httpx.AsyncClient(base_url=server.address, timeout=30, limits=AFRESH) as http:
         while True:
             for name, size in server.resident_bytes().items():
                 samples.setdefault(name, []).append(size)
