@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from growpage.budget.errors import ConfigError
+from growpage.budget.errors import ConfigError, first_problem
 from growpage.budget.settings_file import load_settings
 
 Mode = Literal["observe", "enforce"]
@@ -80,11 +80,8 @@ class Rollout(BaseModel):
         try:
             return cls.model_validate(dict(content))
         except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"]) or "the file"
             raise ConfigError(
-                f"{path}: {name} is {first['input']!r}: {first['msg'].lower()}; the settings are "
-                f"{', '.join(cls.model_fields)}"
+                f"{path}: {first_problem(error)}; the settings are {', '.join(cls.model_fields)}"
             ) from None
 
     def enforces(self, origin: Origin, models: frozenset[str], namespace: str | None) -> bool:

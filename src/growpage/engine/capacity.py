@@ -208,7 +208,9 @@ class CapacityController:
             full = self.pages.free_pages == 0
             return self._shrink(request, account, held, "pool") if full else None
         account.boundary_at = account.boundary_at or self.clock()
-        return self._at_boundary(request, account, held)
+        plan = self._at_boundary(request, account, held)
+        account.report = None  # it was for this boundary
+        return plan
 
     def _at_boundary(self, request: Request, account: Account, held: int) -> CompactionPlan | None:
         """Ask the policy about a request that has filled its capacity; a plan if it must shrink."""
@@ -217,9 +219,8 @@ class CapacityController:
         boundary = Boundary(pages=held, ordinal=account.boundaries, demand=demand)
         action = self.policy.decide(boundary, Pool(self.pages.total_pages, spare))
         account.boundaries += 1
-        account.report = None
         if action is Action.COMPRESS:
-            return self._shrink(request, account, held, "boundary", demand)
+            return self._shrink(request, account, held, "boundary")
         limit, refused = self.config.max_pages, None
         if limit is not None and held + self.step > limit:
             refused = "max_pages"
@@ -228,7 +229,7 @@ class CapacityController:
         else:
             refused = self.limits.refusal(account, held, self.step)
         if refused is not None:
-            return self._refuse(request, account, held, refused, demand)
+            return self._refuse(request, account, held, refused)
         account.capacity += self.step
         # The step's first page is as good as taken; the pass must not spend it twice.
         account.promised = max(account.promised, held + 1)
@@ -359,44 +360,26 @@ class CapacityController:
     # ---- one compression ---------------------------------------------------------------------
 
     def _refuse(
-        self,
-        request: Request,
-        account: Account,
-        held: int,
-        reason: str,
-        demand: Demand | None = None,
+        self, request: Request, account: Account, held: int, reason: str
     ) -> CompactionPlan | None:
         """Compress a request that holds ``held`` full pages and may not take another."""
-        plan = self._shrink(request, account, held, reason, demand)
+        plan = self._shrink(request, account, held, reason)
         self.journal.refused(request.request_id, reason, held, evicts=plan is not None)
         return plan
 
     def _shrink(
-        self,
-        request: Request,
-        account: Account,
-        pages: int,
-        reason: str,
-        demand: Demand | None = None,
+        self, request: Request, account: Account, pages: int, reason: str
     ) -> CompactionPlan | None:
         """Evict down to one step below ``pages`` full pages."""
-        return self._compress(request, account, (pages - self.step) * self.block, reason, demand)
+        return self._compress(request, account, (pages - self.step) * self.block, reason)
 
     def _compress(
-        self,
-        request: Request,
-        account: Account,
-        survivors: int,
-        reason: str,
-        demand: Demand | None = None,
+        self, request: Request, account: Account, survivors: int, reason: str
     ) -> CompactionPlan | None:
-        """Evict down to ``survivors`` tokens; none if that is not possible.
-
-        ``demand``, by default the last that was measured, is for the journal.
-        """
+        """Evict down to ``survivors`` tokens; none if that is not possible."""
         config, block = self.config, self.block
         request_id = request.request_id
-        demand = demand or self._last_demand(account)
+        demand = self._last_demand(account)
         held = self.pages.pages(request_id)
         cached = self._cached(request, account)
         prompt = request.num_prompt_tokens
@@ -469,6 +452,7 @@ class CapacityController:
             return report.demand
         if report:
             self.ledger.stale_reports += 1
+            account.report = None
         return None
 
     def is_due_for_measurement(self, request: Request, account: Account) -> bool:

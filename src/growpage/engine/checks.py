@@ -105,14 +105,14 @@ def check_pool(pages: int, vllm_config: VllmConfig) -> None:
     """
     from growpage.budget.policies import make_policy  # it imports torch
 
+    if operations_of(vllm_config).rollout is not None:
+        return  # requests may be served as by plain vLLM, which checks the pool itself
     config = config_of(vllm_config)
     block = vllm_config.cache_config.block_size
     policy = make_policy(config, block)
     longest = -(-vllm_config.model_config.max_model_len // block)
     least = min(policy.least_pages(), longest)
     usable = pages - 1  # vLLM keeps one for itself
-    if operations_of(vllm_config).rollout is not None:
-        return  # requests may be served as by plain vLLM, which checks the pool itself
     if policy.compresses and usable < least:
         setting = "budget" if config.policy == "fixed" else "min_pages"
         raise ConfigError(

@@ -66,11 +66,12 @@ class Enforcement:
 
     def new_account(self, request: Request) -> Account:
         """What an admitted request gets; one that is watched is promised nothing, as by vLLM."""
-        if self.rollout.enforces(origin_of(request)):
+        origin = origin_of(request)
+        if self.rollout.enforces(origin):
             account = self.controller.new_account(request)
         else:
             account = Account(capacity=0, promised=0, enforced=False)
-        account.tenant = origin_of(request).tenant
+        account.tenant = origin.tenant
         return account
 
     def account_of(self, request: Request) -> Account | None:
@@ -88,14 +89,17 @@ class Enforcement:
             return self.controller.decide(running, candidate)
         if self.rollout.look():
             self._reassign(running)
-        enforced = [request for request in running if self.holds_for(request)]
-        watched = [
-            request
-            for request in running
-            if not self.holds_for(request)
-            and request.request_id in self._pages.accounts
-            and not is_replaying(request)
-        ]
+        accounts = self._pages.accounts
+        enforced: list[Request] = []
+        watched: list[Request] = []
+        for request in running:
+            account = accounts.get(request.request_id)
+            if account is None:
+                continue  # a streaming session between its inputs
+            if account.enforced:
+                enforced.append(request)
+            elif not is_replaying(request):
+                watched.append(request)
         self._shadow.follow(watched)
         self._watcher.decide(watched)
         return self.controller.decide(enforced, candidate)
@@ -105,7 +109,7 @@ class Enforcement:
         account = self.account_of(request)
         if account is None:
             return False
-        controller = self._watcher if account.enforced is False else self.controller
+        controller = self.controller if account.enforced else self._watcher
         return controller.is_due_for_measurement(request, account)
 
     def _reassign(self, running: Sequence[Request]) -> None:

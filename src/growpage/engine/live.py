@@ -14,6 +14,7 @@ from vllm.v1.request import Request
 from growpage.budget.rollout import Mode
 from growpage.engine.journal import Journal
 from growpage.engine.manager import Account, GrowPageManager
+from growpage.engine.pace import Pace
 from growpage.engine.reporter import EngineFacts
 from growpage.telemetry.feed import write_snapshot
 from growpage.telemetry.snapshot import DecisionState, RequestState, Snapshot
@@ -41,7 +42,7 @@ class LiveFeed:
     """Snapshots of one engine.
 
     Args:
-        folder: where they go.
+        folder: where they go; made, for this user alone, if it is not there.
         engine: the engine's index.
         model: the model's served name.
         facts: about the engine.
@@ -60,14 +61,15 @@ class LiveFeed:
         journals: Sequence[Journal],
         clock: Callable[[], float],
     ) -> None:
+        # The command that `--print-command` shows names a folder that nobody has made.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._engine = engine
         self._model = model
         self._facts = facts
         self._pages = pages
         self._journals = journals
-        self._clock = clock
-        self._next = clock()
+        self._pace = Pace(INTERVAL_S, clock)
         self._history: dict[str, list[Point]] = {}
         self._strides: dict[str, int] = {}
         self._ticks = 0
@@ -75,9 +77,8 @@ class LiveFeed:
 
     def update(self, requests: Mapping[str, Request], queue: Queue, mode: Mode) -> None:
         """Write a snapshot if one is due: now and then, and whenever the engine falls idle."""
-        if self._failed or (requests and self._clock() < self._next):
+        if self._failed or not self._pace.is_due(at_once=not requests):
             return
-        self._next = self._clock() + INTERVAL_S
         try:
             write_snapshot(self._folder, self._snapshot(requests, queue, mode))
         except OSError as error:

@@ -14,6 +14,7 @@ from growpage.engine.checks import EIGHT_BIT_CACHES, config_of
 from growpage.engine.journal import Journal
 from growpage.engine.manager import GrowPageManager
 from growpage.engine.observations import Observations
+from growpage.engine.pace import Pace
 from growpage.telemetry.report import Report
 
 if TYPE_CHECKING:
@@ -88,16 +89,15 @@ class Reporter:
         self._pages = pages
         self._journals = journals
         self._observations = observations
-        self._clock = clock
-        self._next = self._next_walk = clock()
+        self._pace = Pace(INTERVAL_S, clock)
+        self._walk_pace = Pace(WALK_INTERVAL_S, clock)
         self._walked: list[Gauge] = []
         self._sent: dict[tuple[str, Labels], float] = {}
 
     def report(self, requests: Mapping[str, Request], mode: str) -> Report | None:
         """A report, if one is due: now and then, and whenever the engine falls idle."""
-        if requests and self._clock() < self._next:
+        if not self._pace.is_due(at_once=not requests):
             return None
-        self._next = self._clock() + INTERVAL_S
         return Report(
             counters=list(self._new_counts()),
             gauges=list(self._gauges(requests, mode)),
@@ -143,8 +143,7 @@ class Reporter:
         yield "growpage_kv_logical_tokens", (), logical
         yield "growpage_kv_page_utilization", (), min(kept / slots, 1.0) if slots else 1.0
         yield "growpage_compression_ratio", (), logical / kept if kept else 1.0
-        if not requests or self._clock() >= self._next_walk:
-            self._next_walk = self._clock() + WALK_INTERVAL_S
+        if self._walk_pace.is_due(at_once=not requests):
             self._walked = [
                 ("growpage_page_table_fragmentation", (), fragmentation(book)),
                 ("growpage_orphaned_pages", (), orphaned_pages(book)),

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from growpage.budget.errors import ConfigError
+from growpage.budget.errors import ConfigError, first_problem
 
 OPERATIONS_KEY = "growpage_operations"
 """Their place in vLLM's ``--additional-config``, beside the budget's."""
@@ -37,8 +37,4 @@ class Operations(BaseModel):
         try:
             return cls.model_validate(dict(settings))
         except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(
-                f"{OPERATIONS_KEY}.{name} is {first['input']!r}: {first['msg'].lower()}"
-            ) from None
+            raise ConfigError(f"{OPERATIONS_KEY}.{first_problem(error)}") from None
