@@ -13,7 +13,8 @@ import pytest
 
 from growpage.cli.app import main
 from growpage.diagnosis.checks import ENGINE_CHECKS, EVIDENCE_CHECKS
-from tests.diagnosis.loopback import free_port, prometheus, vllm_like, wait_for
+from tests.diagnosis.loopback import prometheus, vllm_like, wait_for
+from tests.prometheus_server import free_port
 
 HTML = ("200 OK", "text/html", b"<html><body>Welcome to nginx!</body></html>")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,16 +15,12 @@ import httpx
 import openai
 import pytest
 
+from tests.prometheus_server import free_port
+
 pytestmark = pytest.mark.engine
 
 MODEL = "SmolLM2-135M-Instruct"
 PAGE_BYTES = 30 * 3 * 32 * 128 * 2
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def processes_of(group: int) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from tests.deploy.manifests import (
     selectors,
     violations_of_restricted,
 )
+from tests.prometheus_server import PROGRAMS
 from tools.render_manifests import (
     DOCUMENTATION,
     MANIFESTS,
@@ -277,7 +277,7 @@ def test_promtool_takes_the_rules(rendered: dict[str, list[Manifest]], tmp_path:
     assert rule["spec"] == yaml.safe_load(RULES.read_text(encoding="utf-8"))
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump(rule["spec"]), encoding="utf-8")
-    promtool = Path(sys.prefix) / "monitoring/usr/bin/promtool"
+    promtool = PROGRAMS / "promtool"
     done = subprocess.run(
         [promtool, "check", "rules", file], capture_output=True, text=True, timeout=30, check=False
     )

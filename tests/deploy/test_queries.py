@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import promql_parser
@@ -22,6 +21,7 @@ from tests.deploy.queries import (
     raw_counters,
     returns_one_series,
 )
+from tests.prometheus_server import PROGRAMS
 
 OURS = {"growpage_desired_replicas"}
 _SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
@@ -104,7 +104,7 @@ def test_two_autoscalers_give_one_answer_and_none_gives_none(
     }
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [], "tests": [asked]}), encoding="utf-8")
-    promtool = Path(sys.prefix) / "monitoring/usr/bin/promtool"
+    promtool = PROGRAMS / "promtool"
     done = subprocess.run(
         [promtool, "test", "rules", file], capture_output=True, text=True, timeout=30, check=False
     )

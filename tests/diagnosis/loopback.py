@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,11 +15,10 @@ import httpx2
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from tests.diagnosis.exporter import HEALTHY, LOAD, Exporter, Values
+from tests.prometheus_server import PrometheusServer
 
 Answer = tuple[str, str, bytes]
 """Status, content type, body."""
-
-PROMETHEUS = Path(sys.prefix) / "monitoring/usr/bin/prometheus"
 
 
 class _Quiet(WSGIRequestHandler):
@@ -89,35 +85,9 @@ MODELS = {"object": "list", "data": [{"id": "tiny", "max_model_len": 2048}]}
 @contextmanager
 def prometheus(folder: Path, *targets: str) -> Iterator[str]:
     """A Prometheus that scrapes these addresses every half second."""
-    config = {
-        "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms"},
-        "scrape_configs": [
-            {
-                "job_name": "vllm-servers",
-                "static_configs": [{"targets": [t.removeprefix("http://") for t in targets]}],
-            }
-        ],
-    }
-    (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
-    port = free_port()
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                str(PROMETHEUS),
-                f"--config.file={folder}/prometheus.yml",
-                f"--storage.tsdb.path={folder}/data",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        address = f"http://127.0.0.1:{port}"
-        wait_for(lambda: httpx2.get(f"{address}/-/ready").status_code == 200)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(20)
+    hosts = [target.removeprefix("http://") for target in targets]
+    with PrometheusServer(folder, hosts, interval="500ms") as server:
+        yield server.url
 
 
 def wait_for(reached: Callable[[], bool], limit_s: float = 30.0) -> None:
@@ -129,9 +99,3 @@ def wait_for(reached: Callable[[], bool], limit_s: float = 30.0) -> None:
                 return
         time.sleep(0.1)
     raise TimeoutError(f"not so after {limit_s:g} seconds")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

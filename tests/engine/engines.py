@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -40,15 +40,25 @@ class Engine:
         return self.scheduler.kv_cache_manager.block_pool
 
     def generate(
-        self, prompts: list[Prompt], tokens: int, watch: Callable[[], None] | None = None
+        self,
+        prompts: Sequence[Prompt],
+        tokens: int,
+        watch: Callable[[], None] | None = None,
+        extra_args: Sequence[dict[str, Any] | None] | None = None,
     ) -> list[list[int]]:
-        """Greedy tokens of all prompts, submitted together; ``watch`` is called after each step."""
+        """Greedy tokens of all prompts, submitted together; ``watch`` is called after each step.
+
+        ``extra_args`` are those of each request, as a client gives them in ``vllm_xargs``.
+        """
         from vllm import SamplingParams
 
         engine = self.llm.llm_engine
-        sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
         names = [f"{id(prompts)}-{index}" for index in range(len(prompts))]
-        for name, prompt in zip(names, prompts, strict=True):
+        extras = extra_args or [None] * len(prompts)
+        for name, prompt, extra in zip(names, prompts, extras, strict=True):
+            sampling = SamplingParams(
+                temperature=0, max_tokens=tokens, ignore_eos=True, extra_args=extra
+            )
             self.add(name, prompt, sampling)
         outputs: dict[str, list[int]] = {}
         while engine.has_unfinished_requests():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -72,26 +73,13 @@ def generate(
     engine: Engine, tenants: list[str | None], watch: Callable[[int], None] = lambda step: None
 ) -> list[list[int]]:
     """Greedy tokens of one request for each tenant, all at once."""
-    from vllm import SamplingParams
-
-    for index, tenant in enumerate(tenants):
-        sampling = SamplingParams(
-            temperature=0,
-            max_tokens=TOKENS,
-            ignore_eos=True,
-            extra_args=None if tenant is None else {TENANT_FIELD: tenant},
-        )
-        engine.add(str(index), PROMPTS[index % len(PROMPTS)], sampling)
-    outputs: dict[str, list[int]] = {}
-    step = 0
-    while engine.llm.llm_engine.has_unfinished_requests():
-        for output in engine.llm.llm_engine.step():
-            if output.finished:
-                outputs[output.request_id] = list(output.outputs[0].token_ids)
-        step += 1
-        watch(step)
-    engine.assert_pool_is_whole()
-    return [outputs[str(index)] for index in range(len(tenants))]
+    steps = count(1)
+    return engine.generate(
+        [PROMPTS[index % len(PROMPTS)] for index in range(len(tenants))],
+        TOKENS,
+        watch=lambda: watch(next(steps)),
+        extra_args=[tenant and {TENANT_FIELD: tenant} for tenant in tenants],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -186,8 +174,8 @@ def test_only_selected_tenants_are_compressed(
 
     def watch(step: int) -> None:
         for name, account in engine.scheduler.pages.accounts.items():
-            evicted[name.split("-")[0]] = account.evicted
-            assert account.tenant == {"0": "red", "1": "blue", "2": None}[name.split("-")[0]]
+            evicted[name.split("-")[1]] = account.evicted
+            assert account.tenant == {"0": "red", "1": "blue", "2": None}[name.split("-")[1]]
 
     tokens = generate(engine, ["red", "blue", None], watch)
     assert evicted["0"] > 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.fleet.exporter import Exporter
-from tests.fleet.prometheus_server import PrometheusServer
+from tests.prometheus_server import PrometheusServer
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from growpage.budget.errors import ConfigError
 from growpage.cli.app import app
 from growpage.fleet.simulate import workloads
-from tests.fleet.prometheus_server import free_port
+from tests.prometheus_server import free_port
 
 
 def run(*arguments: str) -> tuple[int, str, BaseException | None]:

@@ -30,7 +30,7 @@ from growpage.fleet.prometheus import (
     selector,
 )
 from tests.fleet.exporter import Exporter
-from tests.fleet.prometheus_server import PrometheusServer
+from tests.prometheus_server import PrometheusServer
 
 BCRYPT_OF_SECRET = "$2b$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW"
 

@@ -18,7 +18,7 @@ from growpage.fleet.config import AutoscalerSettings
 from growpage.fleet.decision import Action, DataState, Decision
 from growpage.fleet.wiring import autoscaler
 from tests.fleet.exporter import Exporter
-from tests.fleet.prometheus_server import PrometheusServer
+from tests.prometheus_server import PrometheusServer
 
 QUICK: dict[str, Any] = {
     "min_replicas": 1,

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +24,7 @@ import httpx
 import yaml
 
 from tests.monitoring.queries import RULES
-
-PROGRAMS = Path(sys.prefix) / "monitoring" / "usr" / "bin"
-"""Where ``make test`` unpacks Debian's packages."""
+from tests.prometheus_server import PROGRAMS, free_port
 
 PROMETHEUS_EXAMPLE = RULES.with_name("prometheus.yaml")
 ALERTMANAGER_EXAMPLE = RULES.with_name("alertmanager.yaml")
@@ -173,13 +169,6 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline, f"after {limit_s:g} seconds: {why()}"
         time.sleep(every_s)
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # ---- configurations --------------------------------------------------------------------------

@@ -29,10 +29,10 @@ from tests.monitoring.stack import (
     RULES,
     fast_rules,
     faster,
-    free_port,
     running,
     wait_until,
 )
+from tests.prometheus_server import free_port
 
 HEALTHY = "healthy"
 

@@ -13,10 +13,12 @@ from typing import Any
 
 import yaml
 
-BINARY = Path(sys.prefix) / "monitoring/usr/bin/prometheus"
+PROGRAMS = Path(sys.prefix) / "monitoring/usr/bin"
+"""Where ``make test`` unpacks Debian's packages."""
 
 
 def free_port() -> int:
+    """A port of loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -67,7 +69,7 @@ class PrometheusServer:
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 [
-                    str(BINARY),
+                    str(PROGRAMS / "prometheus"),
                     f"--config.file={self._folder / 'prometheus.yml'}",
                     f"--storage.tsdb.path={self._folder / 'data'}",
                     f"--web.listen-address=127.0.0.1:{self.port}",
