@@ -425,6 +425,9 @@ def main(
     requests: Annotated[int, typer.Option(min=1, help="Requests to send.")] = Load.requests,
     seconds: Annotated[float, typer.Option(help="No request starts after these.")] = Load.seconds,
     clients: Annotated[int, typer.Option(min=1, help="Clients at once.")] = Load.clients,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=4, help="Of the longest answer; 2,000 of 64 fit into 15 minutes.")
+    ] = 64,
     policy: Annotated[str, typer.Option(help="Policy of the server.")] = "elastic",
     seed: Annotated[int, typer.Option(help="Of the requests.")] = Load.seed,
     log: Annotated[Path, typer.Option(help="File for the server's output.")] = LOG,
@@ -432,7 +435,13 @@ def main(
     """Soak a server of the default model: many clients, some of which hang up, and a tight pool."""
     # As Ctrl-C does: the server is stopped before we end.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    load = Load(requests=requests, seconds=seconds, clients=clients, seed=seed)
+    load = Load(
+        requests=requests,
+        seconds=seconds,
+        clients=clients,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+    )
     flags = ("--growpage-policy", policy, *SERVER_FLAGS, *(server_flags or ()))
     with serve(flags, log, ENVIRONMENT) as server:
         report = asyncio.run(soak(server, load))
