@@ -34,12 +34,13 @@ def pool_pages(requests: Sequence[DemoRequest], block_size: int = BLOCK_SIZE) ->
     return max(-(-sum(needs) // FULL_SHARE), *needs)
 
 
-def page_bytes(model: Path, block_size: int = BLOCK_SIZE) -> int:
+def page_bytes(model: Path, block_size: int = BLOCK_SIZE, kv_cache_dtype: str = "auto") -> int:
     """Bytes of one page over all layers: keys and values of ``block_size`` tokens.
 
     Args:
         model: a Hugging Face model's folder.
         block_size: tokens a page.
+        kv_cache_dtype: vLLM's; ``auto`` is the model's own.
 
     Raises:
         ValueError: the folder has no usable ``config.json``.
@@ -51,7 +52,7 @@ def page_bytes(model: Path, block_size: int = BLOCK_SIZE) -> int:
         * block_size
         * 2  # a key and a value
         * shape["head_dim"]
-        * shape["dtype_bytes"]
+        * (1 if kv_cache_dtype.startswith("fp8") else shape["dtype_bytes"])
     )
 
 

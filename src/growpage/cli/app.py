@@ -10,6 +10,7 @@ import typer
 from growpage._version import __version__
 from growpage.budget.errors import ConfigError
 from growpage.cli.autoscale import autoscale_app
+from growpage.cli.bench import bench_app
 from growpage.cli.demo import demo
 from growpage.cli.doctor import doctor
 from growpage.cli.model import model_app
@@ -36,6 +37,7 @@ app.command(
 app.command("demo")(demo)
 app.command("doctor")(doctor)
 app.command("top")(top)
+app.add_typer(bench_app, name="bench")
 app.add_typer(autoscale_app, name="autoscale")
 app.add_typer(model_app, name="model")
 

@@ -1,0 +1,15 @@
+"""``growpage bench``: what a budget costs in quality, and what it brings in speed."""
+
+from __future__ import annotations
+
+import typer
+
+bench_app = typer.Typer(
+    help="Measure quality and throughput, on your model and your data.",
+    no_args_is_help=True,
+)
+quality_app = typer.Typer(
+    help="What compression costs: against full KV, at the memory actually held.",
+    no_args_is_help=True,
+)
+bench_app.add_typer(quality_app, name="quality")
