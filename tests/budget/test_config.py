@@ -14,6 +14,7 @@ from growpage import BudgetConfig, ConfigError
 
 SETTINGS = ", ".join(BudgetConfig.model_fields)
 AT_LEAST_1 = "an integer, at least 1"
+SCORES = "one of window, window_mass, output_error, diversity, summary, both, streaming, random"
 
 
 def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
@@ -39,7 +40,7 @@ def test_defaults_are_valid_on_every_block_size() -> None:
         ("policy", "zipage", "one of full, fixed, growpage, every, elastic, entropy"),
         ("policy", None, "one of full, fixed, growpage, every, elastic, entropy"),
         ("policy", ["full"], "one of full, fixed, growpage, every, elastic, entropy"),
-        ("score", "Window", "one of window, summary, streaming, random"),
+        ("score", "Window", SCORES),
         ("budget", 0, AT_LEAST_1),
         ("budget", -512, AT_LEAST_1),
         ("budget", 512.5, AT_LEAST_1),
@@ -308,7 +309,14 @@ def test_files_that_cannot_be_read(write: Any, tmp_path: Path) -> None:
         ),
         ({"max_pages": 3}, 32, "max_pages is 3, but must be at least min_pages, 4"),
         ({"local_quota": 0.97}, 32, "local_quota is 0.97, but must be at most 0.96875"),
-        ({"recent": 8}, 32, "recent is 8, but must be at least the window, 16"),
+        *(
+            (
+                {"recent": 8, "score": score},
+                32,
+                "recent is 8, but must be at least the window, 16",
+            )
+            for score in ("window", "window_mass", "output_error", "diversity", "both")
+        ),
         (
             {"beta_short": 0.99, "beta_long": 0.9},
             32,

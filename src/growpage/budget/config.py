@@ -21,7 +21,22 @@ from growpage.budget.settings_file import load_settings
 
 PolicyName = Literal["full", "fixed", "growpage", "every", "elastic", "entropy"]
 GiverName = Literal["largest", "least_loss"]
-ScoreName = Literal["window", "summary", "streaming", "random"]
+ScoreName = Literal[
+    "window",
+    "window_mass",
+    "output_error",
+    "diversity",
+    "summary",
+    "both",
+    "streaming",
+    "random",
+]
+
+WINDOW_SCORES = frozenset({"window", "window_mass", "output_error", "diversity", "both"})
+"""Scores that look at the last real queries."""
+
+SUMMARY_SCORES = frozenset({"summary", "both"})
+"""Scores that look at the query averages."""
 
 
 class BudgetConfig(BaseModel):
@@ -65,11 +80,15 @@ class BudgetConfig(BaseModel):
     """Share of each page's tokens that is kept, so that no region is lost (paper: 64 of 256)."""
 
     score: ScoreName = "window"
-    """What ranks tokens for eviction: window (the last real queries), summary (both averages),
-    streaming (sinks and recents), random."""
+    """What ranks tokens for eviction: window (attention of the last real queries, times the value
+    norm), window_mass (without the norm), output_error (what dropping the token alone does to
+    their attention output), diversity (window_mass less the likeness to other keys), summary (as
+    window, of both averages), both (the larger of window and summary), streaming (sinks and
+    recents), random."""
 
     window: Annotated[int, Field(ge=1, le=64)] = 16
-    """Real queries that the score `window` looks at."""
+    """Real queries that the scores window, window_mass, output_error, diversity and both look
+    at."""
 
     beta_short: Annotated[float, Field(gt=0, lt=1)] = 0.9
     """Decay of the short query summary."""
@@ -193,7 +212,7 @@ class BudgetConfig(BaseModel):
                 )
         if floor is not None and self.max_pages is not None and self.max_pages < floor:
             _refuse("max_pages", self.max_pages, f"at least min_pages, {floor}")
-        if self.recent < self.window and self.score == "window":
+        if self.recent < self.window and self.score in WINDOW_SCORES:
             _refuse("recent", self.recent, f"at least the window, {self.window}")
         if self.beta_short >= self.beta_long:
             _refuse("beta_short", self.beta_short, f"less than beta_long, {self.beta_long}")
