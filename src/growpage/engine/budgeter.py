@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from growpage.budget.config import BudgetConfig
+from growpage.budget.config import SUMMARY_SCORES, BudgetConfig
 from growpage.budget.demand import Demand, demand_sums
 from growpage.budget.entropy import EntropySummaries, attention_entropy, density
 from growpage.budget.policies import measures_demand, tracks_entropy
@@ -282,7 +282,7 @@ class Budgeter:
         target = torch.tensor(plan.target[:filled], device=self.device)
         window, summaries = self.window.read(slot), None
         name = self.config.score
-        if name == "summary":
+        if name in SUMMARY_SCORES:
             assert self.summaries is not None
             if self.summaries.count[slot] > 0:
                 summaries = self._rotated_summaries(slot, plan.position)
@@ -319,7 +319,7 @@ class Budgeter:
 
 def needs_summaries(config: BudgetConfig) -> bool:
     """Whether anything that ``config`` names looks at the query summaries."""
-    return measures_demand(config) or config.score == "summary"
+    return measures_demand(config) or config.score in SUMMARY_SCORES
 
 
 def _seed(*parts: object) -> int:

@@ -16,7 +16,7 @@ from growpage.budget.rope import Rotary
 from growpage.engine.errors import UnsupportedError
 
 REMEDY = (
-    "which the policy 'growpage' and the score 'summary' need; "
+    "which the policies growpage, elastic and entropy and the scores summary and both need; "
     "use --growpage-policy fixed and --growpage-score window"
 )
 
