@@ -22,7 +22,7 @@ def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         call(*args, **kwargs)
     message = str(caught.value)
-    assert "\n" not in message and len(message) < 400
+    assert "\n" not in message and len(message) < 600
     return message
 
 
@@ -76,6 +76,11 @@ def test_defaults_are_valid_on_every_block_size() -> None:
         ("tau", float("-inf"), "a finite number"),
         ("tau", "inf", "a finite number"),
         ("tau", True, "a finite number"),
+        ("tau_quantile", 1.0, "a number or none, more than 0 and less than 1"),
+        ("giver", "smallest", "one of largest, least_loss, widest_margin"),
+        ("young", -1, "an integer, at least 0"),
+        ("floor", "none", "one of working_set, promised"),
+        ("admit_pages", 1, "an integer or none, at least 2"),
         ("warmup", 0, AT_LEAST_1),
         ("growth_rate", 1.01, "a number, at least 0 and at most 1"),
         ("track_entropy", 2, "true or false"),
@@ -308,6 +313,12 @@ def test_files_that_cannot_be_read(write: Any, tmp_path: Path) -> None:
             "room for 36 tokens (sink + recent + one step of 16)",
         ),
         ({"max_pages": 3}, 32, "max_pages is 3, but must be at least min_pages, 4"),
+        (
+            {"floor": "promised", "floor_loss": 0.1},
+            32,
+            "floor is 'promised', but must be working_set where floor_loss is set, 0.1",
+        ),
+        ({"admit_pages": 3}, 32, "admit_pages is 3, but must be at least min_pages, 4"),
         ({"local_quota": 0.97}, 32, "local_quota is 0.97, but must be at most 0.96875"),
         *(
             (

@@ -71,6 +71,35 @@ def test_growpage_grows_when_the_short_working_set_is_wider(
     assert policy("growpage", tau=tau).decide(boundary(delta=delta), POOL) is action
 
 
+def test_with_a_quantile_the_differences_seen_so_far_are_the_threshold() -> None:
+    """Until 32 have been seen tau decides; the one that is decided about is not among them."""
+    chosen = policy("growpage", tau=3.0, tau_quantile=0.75)
+    seen: list[float] = []
+    for n in range(200):
+        delta = float((37 * n) % 101) - 80
+        threshold = 3.0
+        if len(seen) >= 32:
+            threshold = sorted(seen)[-(-3 * len(seen) // 4) - 1]
+        expected = Action.GROW if delta > threshold else Action.COMPRESS
+        assert chosen.decide(boundary(delta=delta), POOL) is expected
+        seen.append(delta)
+
+
+def test_a_boundary_without_a_measurement_teaches_the_quantile_nothing() -> None:
+    chosen = policy("growpage", tau=0.0, tau_quantile=0.5)
+    for _ in range(100):
+        assert chosen.decide(boundary(), POOL) is Action.GROW
+    assert chosen.decide(boundary(delta=-1.0), POOL) is Action.COMPRESS, "tau still decides"
+
+
+def test_two_policies_remember_nothing_of_each_other() -> None:
+    first, second = (policy("growpage", tau_quantile=0.5) for _ in range(2))
+    for _ in range(50):
+        first.decide(boundary(delta=20.0), POOL)
+    assert first.decide(boundary(delta=10.0), POOL) is Action.COMPRESS
+    assert second.decide(boundary(delta=10.0), POOL) is Action.GROW
+
+
 @example(Decimal("0.29"), 100)  # 100 * 0.29 < 29 in floating point
 @given(st.decimals(0, 1, places=3), st.integers(0, 300))
 def test_every_grows_at_its_rate(rate: Decimal, boundaries: int) -> None:
@@ -148,6 +177,12 @@ def test_the_floor_is_the_prompt_and_the_working_set(prompt: int, short: float, 
 
 def test_without_a_measurement_the_floor_is_the_initial_capacity() -> None:
     assert policy("elastic").floor_pages(100, None) == policy("elastic").initial_pages(100) == 5
+
+
+def test_the_floor_that_was_promised_is_the_initial_capacity_whatever_is_measured() -> None:
+    chosen = policy("elastic", floor="promised")
+    wide = Demand(short=400, long=90, cached=500, losses=(0.9,))
+    assert chosen.floor_pages(100, wide) == chosen.initial_pages(100) == 5
 
 
 @pytest.mark.parametrize(("bound", "pages"), [(0.001, 11), (0.05, 10), (0.1, 9), (0.9, 8)])

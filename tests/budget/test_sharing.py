@@ -13,6 +13,7 @@ from growpage.budget.sharing import (
     least_loss,
     pages_above_floors,
     pages_to_give,
+    widest_margin,
 )
 
 PAGE = 8
@@ -22,6 +23,7 @@ holdings = st.lists(
         tokens=st.integers(1, 200),
         floor=st.integers(0, 100),
         losses=st.none() | st.lists(st.floats(0, 1), min_size=1, max_size=4).map(tuple),
+        needed=st.none() | st.integers(0, 150),
     ),
     max_size=8,
 )
@@ -70,3 +72,27 @@ def test_an_unknown_loss_gives_only_when_nobody_knows_better() -> None:
     held = [Holding(800, 0, None), Holding(24, 8, (0.9,))]
     assert pages_to_give(held, 2, PAGE, least_loss) == [0, 2]
     assert pages_to_give(held, 3, PAGE, least_loss) == [1, 2]
+
+
+@given(held=holdings, wanted=st.integers(0, 40))
+def test_the_widest_margins_give_page_by_page(held: list[Holding], wanted: int) -> None:
+    """Against asking, for every page, each request that could give one."""
+    left = [one.tokens for one in held]
+    for _ in range(wanted):
+        margins = {
+            i: left[i] - (one.floor if one.needed is None else one.needed)
+            for i, one in enumerate(held)
+            if left[i] - PAGE >= one.floor
+        }
+        if not margins:
+            break
+        widest = max(margins.values())
+        left[max(i for i in margins if margins[i] == widest)] -= PAGE
+    given_pages = pages_to_give(held, wanted, PAGE, widest_margin)
+    assert [one.tokens - PAGE * n for one, n in zip(held, given_pages, strict=True)] == left
+
+
+def test_a_large_cache_that_is_needed_is_spared() -> None:
+    held = [Holding(200, 0, needed=190), Holding(100, 0, needed=20)]
+    assert pages_to_give(held, 2, PAGE, widest_margin) == [0, 2]
+    assert pages_to_give(held, 2, PAGE, largest) == [2, 0]

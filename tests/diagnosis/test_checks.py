@@ -501,6 +501,14 @@ CASES = [
     Case(
         "settings and pool",
         WARNING,
+        "admit_pages is 46, and the whole pool has 90 pages, so that requests run one at a time",
+        "a --growpage-admit-pages of at most 45",
+        made={"mode": {**MODE, "policy": "elastic"}},
+        settings=BudgetConfig(policy="elastic", admit_pages=46),
+    ),
+    Case(
+        "settings and pool",
+        WARNING,
         "watermark is set, but the policy growpage does not read it",
         "--growpage-policy elastic",
         settings=BudgetConfig(watermark=3),

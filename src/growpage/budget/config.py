@@ -20,7 +20,8 @@ from growpage.budget.errors import ConfigError
 from growpage.budget.settings_file import load_settings
 
 PolicyName = Literal["full", "fixed", "growpage", "every", "elastic", "entropy"]
-GiverName = Literal["largest", "least_loss"]
+GiverName = Literal["largest", "least_loss", "widest_margin"]
+FloorName = Literal["working_set", "promised"]
 ScoreName = Literal[
     "window",
     "window_mass",
@@ -102,6 +103,10 @@ class BudgetConfig(BaseModel):
     tau: float = 0.0
     """Grow when D_p(short) - D_p(long) exceeds this many tokens."""
 
+    tau_quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Grow when D_p(short) - D_p(long) exceeds this quantile of the last 1024 such differences in
+    the engine; tau decides until there are 32. Default: none, tau decides always."""
+
     warmup: Annotated[int, Field(ge=1)] = 16
     """Decoded tokens before a summary is trusted; until then a request grows."""
 
@@ -110,14 +115,28 @@ class BudgetConfig(BaseModel):
 
     giver: GiverName = "largest"
     """Who gives a page when pages are short, under `elastic`: largest (the largest cache above its
-    floor), least_loss (the one predicted to lose least attention mass)."""
+    floor), least_loss (the one predicted to lose least attention mass), widest_margin (the one with
+    most tokens beyond its prompt and working set)."""
+
+    young: Annotated[int, Field(ge=0)] = 64
+    """Decoded tokens below which the giver `least_loss` exempts a request: what it will need has
+    not been seen yet."""
 
     watermark: Annotated[int, Field(ge=0)] = 0
     """Pages that `elastic` keeps free beyond those that are needed at once."""
 
+    floor: FloorName = "working_set"
+    """What a request keeps under `elastic` when others want pages: working_set (its prompt and its
+    working set), promised (the capacity that it was admitted with, and no more)."""
+
     floor_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Predicted loss of attention mass that sets a request's floor under `elastic`. Default: none,
-    the floor is the prompt and the working set."""
+    the setting `floor` says."""
+
+    admit_pages: Annotated[int, Field(ge=2)] | None = None
+    """Under `elastic`, pages that each request in the engine could still hold if the pool were
+    shared out equally; one more that would leave fewer has to wait. Default: none, a request is
+    admitted when the floors fit."""
 
     track_entropy: bool = False
     """Measure demand and attention entropy under any policy that compresses; `entropy` does it
@@ -214,6 +233,10 @@ class BudgetConfig(BaseModel):
             _refuse("max_pages", self.max_pages, f"at least min_pages, {floor}")
         if self.recent < self.window and self.score in WINDOW_SCORES:
             _refuse("recent", self.recent, f"at least the window, {self.window}")
+        if self.floor == "promised" and self.floor_loss is not None:
+            _refuse("floor", self.floor, f"working_set where floor_loss is set, {self.floor_loss}")
+        if self.admit_pages is not None and self.admit_pages < self.min_pages:
+            _refuse("admit_pages", self.admit_pages, f"at least min_pages, {self.min_pages}")
         if self.beta_short >= self.beta_long:
             _refuse("beta_short", self.beta_short, f"less than beta_long, {self.beta_long}")
         return PageBudget(

@@ -3,8 +3,9 @@
 A policy is one small class with one method, :meth:`Policy.decide`. What holds for all of them is
 applied by the engine: no request exceeds ``max_pages``, and with no page to spare nothing grows.
 A policy that shares decides one thing more: its requests give pages to each other, down to their
-floors (:mod:`growpage.budget.sharing`). To add one, write the class and name it in
-:data:`POLICIES`.
+floors (:mod:`growpage.budget.sharing`). What a policy remembers of its decisions it keeps in
+itself: an engine has one object, and another one for requests that are only watched. To add one,
+write the class and name it in :data:`POLICIES`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import ClassVar
 
 from growpage.budget.config import BudgetConfig, PageBudget
 from growpage.budget.demand import Demand
+from growpage.budget.running_quantile import RunningQuantile
 
 
 class Action(Enum):
@@ -114,15 +116,29 @@ class Fixed(Policy):
 
 
 class GrowPage(Policy):
-    """The paper's rule (section 3.3): grow while attention is wider than it used to be."""
+    """The paper's rule (section 3.3): grow while attention is wider than it used to be.
+
+    By how much wider is the paper's constant tau, or, with ``tau_quantile``, a quantile of the
+    differences that this object has decided by before.
+    """
 
     needs_demand = True
 
+    def __init__(self, config: BudgetConfig, pages: PageBudget) -> None:
+        super().__init__(config, pages)
+        share = config.tau_quantile
+        self._deltas = None if share is None else RunningQuantile(share)
+
     def decide(self, boundary: Boundary, pool: Pool) -> Action:
-        """Grow if the difference exceeds tau, or while nothing trustworthy has been measured."""
-        if boundary.demand is None or boundary.demand.delta > self.config.tau:
+        """Grow if the difference exceeds the threshold, or while nothing trustworthy is known."""
+        if boundary.demand is None:
             return Action.GROW
-        return Action.COMPRESS
+        delta, threshold = boundary.demand.delta, self.config.tau
+        if self._deltas is not None:
+            seen = self._deltas.value
+            threshold = threshold if seen is None else seen
+            self._deltas.add(delta)
+        return Action.GROW if delta > threshold else Action.COMPRESS
 
 
 class Every(Policy):
@@ -142,9 +158,9 @@ class Elastic(Policy):
     shares = True
 
     def floor_pages(self, prompt_tokens: int, demand: Demand | None) -> int:
-        """The prompt and the working set, or what keeps the predicted loss within bounds."""
+        """The prompt and the working set, what keeps the loss within bounds, or the promise."""
         least = self.initial_pages(prompt_tokens)
-        if demand is None:
+        if demand is None or self.config.floor == "promised":
             return least
         block = self.pages.block_size
         if self.config.floor_loss is None:

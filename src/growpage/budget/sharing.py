@@ -21,6 +21,8 @@ class Holding:
     losses: tuple[float, ...] | None = None
     """Predicted loss if 1, 2, ... pages fewer were kept; the last one stands for all beyond it.
     None: unknown, or not to be trusted yet."""
+    needed: int | None = None
+    """Tokens of its prompt and its working set. None: not measured yet."""
 
 
 GiverRule = Callable[[Sequence[Holding], Sequence[int], int], int | None]
@@ -46,7 +48,25 @@ def least_loss(holdings: Sequence[Holding], given: Sequence[int], page: int) -> 
     return largest(holdings, given, page)
 
 
-GIVER_RULES: dict[str, GiverRule] = {"largest": largest, "least_loss": least_loss}
+def widest_margin(holdings: Sequence[Holding], given: Sequence[int], page: int) -> int | None:
+    """The request with most tokens beyond what it needs; beyond its floor if that is not known.
+
+    Of equal ones, the one that was admitted last.
+    """
+
+    def margin(i: int) -> int:
+        held = holdings[i]
+        needed = held.floor if held.needed is None else held.needed
+        return held.tokens - given[i] * page - needed
+
+    return max(_able(holdings, given, page), key=lambda i: (margin(i), i), default=None)
+
+
+GIVER_RULES: dict[str, GiverRule] = {
+    "largest": largest,
+    "least_loss": least_loss,
+    "widest_margin": widest_margin,
+}
 
 
 def pages_to_give(

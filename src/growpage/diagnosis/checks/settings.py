@@ -16,9 +16,13 @@ READ_BY: dict[str, tuple[str, ...]] = {
     "budget": ("fixed",),
     "growth_rate": ("every",),
     "tau": ("growpage",),
+    "tau_quantile": ("growpage",),
     "giver": ("elastic",),
     "watermark": ("elastic",),
+    "young": ("elastic",),
+    "floor": ("elastic",),
     "floor_loss": ("elastic",),
+    "admit_pages": ("elastic",),
     "entropy_boundary": ("entropy",),
     "entropy_dense": ("entropy",),
     "entropy_wide": ("entropy",),
@@ -107,6 +111,12 @@ def _misfits(
             f"watermark is {config.watermark} pages, and the whole pool has {pages}, so that pages "
             "are always short",
             f"a --growpage-watermark well below {pages}",
+        )
+    if config.policy == "elastic" and (config.admit_pages or 0) > pages // 2:
+        yield (
+            f"admit_pages is {config.admit_pages}, and the whole pool has {pages} pages, so that "
+            "requests run one at a time",
+            f"a --growpage-admit-pages of at most {pages // 2}",
         )
     name, least = (
         ("budget", sizes.budget_pages)
