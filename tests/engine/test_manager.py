@@ -103,3 +103,17 @@ def test_cached_pages_are_exchanged_as_long_as_pages_are_spare(spare: int) -> No
     assert (swap.copied, swap.reclaimed) == (3, 0)
     known = [block for block in manager.block_pool.blocks if block.block_hash is not None]
     assert len(known) == spare
+
+
+@pytest.mark.parametrize(
+    ("residents", "admit_pages", "crowded"),
+    [(0, 100, False), (1, 6, False), (1, 7, True), (2, 4, False), (2, 5, True), (5, 0, False)],
+)
+def test_crowded_is_when_one_more_would_leave_each_too_few(
+    residents: int, admit_pages: int, crowded: bool
+) -> None:
+    manager = manager_with([], free=POOL)
+    manager.accounts = {str(n): Account(capacity=2, promised=2) for n in range(residents)}
+    manager.admit_pages = admit_pages
+    assert manager.total_pages == POOL
+    assert manager.crowded is crowded

@@ -22,6 +22,7 @@ BUDGETS: dict[str, dict[str, Any]] = {
     "growpage": {"policy": "growpage", "min_pages": 3, "tau": -28.0},
     "elastic": {"policy": "elastic", "min_pages": 3},
 }
+QUANTILE = {**BUDGETS["growpage"], "tau_quantile": 0.5}
 
 UNLIMITED = "max_growth_rate: null\n"  # the tiny models are fast
 
@@ -37,7 +38,10 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def staged(start_engine: StartEngine, stages: Path) -> Staged:
     """The engine of a policy, at a given stage of its rollout."""
 
-    def staged(name: str, text: str, pages: int = 64) -> Engine:
+    def staged(
+        name: str, text: str, pages: int = 64, budget: dict[str, Any] | None = None
+    ) -> Engine:
+        budget = budget or BUDGETS[name]
         path = stages / f"{name}-{pages}.yaml"
         path.write_text(UNLIMITED)
         operations = {"rollout": str(path)}
@@ -45,7 +49,7 @@ def staged(start_engine: StartEngine, stages: Path) -> Staged:
             pages=pages,
             scheduler_cls="growpage.engine.scheduler.GrowPageScheduler",
             worker_cls="growpage.engine.worker.GrowPageCPUWorker",
-            additional_config={"growpage": BUDGETS[name], "growpage_operations": operations},
+            additional_config={"growpage": budget, "growpage_operations": operations},
         )
         turn(engine, text)
         return engine
@@ -245,3 +249,15 @@ class heard:
 
     def __exit__(self, *_: object) -> None:
         logging.getLogger("vllm").removeHandler(self._handler)
+
+
+def test_what_is_only_watched_teaches_the_quantile_nothing(staged: Staged) -> None:
+    engine = staged("quantile", "mode: observe", budget=QUANTILE)
+    engine.generate(PROMPTS, TOKENS)
+    _, watched = ledgers(engine)
+    assert watched.growths_by_reason["signal"] + watched.by_reason["boundary"] > 0
+    learned = vars(engine.scheduler.policy)["_deltas"]
+    assert list(learned._last) == []
+    turn(engine, "mode: enforce")
+    engine.generate(PROMPTS, TOKENS)
+    assert len(learned._last) > 0

@@ -38,10 +38,12 @@ BUDGETS: list[dict[str, Any]] = [
     {"policy": "fixed", "budget": 16},
     {"policy": "fixed", "budget": 24, "step": 8, "protect_prompt": False},
     {"policy": "growpage"},
+    {"policy": "growpage", "tau_quantile": 0.5},
     {"policy": "growpage", "max_pages": 6, "warmup": 1},
     {"policy": "every", "growth_rate": 0.5},
     {"policy": "elastic"},
     {"policy": "elastic", "giver": "least_loss", "floor_loss": 0.5},
+    {"policy": "elastic", "giver": "widest_margin", "floor": "promised", "admit_pages": 6},
     {"policy": "elastic", "watermark": 3, "max_pages": 12},
     {"policy": "elastic", "protect_prompt": False, "min_pages": 2, "step": 4, "recent": 3},
     {"policy": "entropy", "max_pages": 12},
@@ -204,6 +206,9 @@ class Machine(RuleBasedStateMachine):
         for account in self.scheduler.pages.accounts.values():
             assert limit is None or account.capacity <= limit
             assert account.evicted >= 0
+        residents = len(self.scheduler.pages.accounts)
+        each = self.scheduler.budget_config.admit_pages
+        assert residents <= 1 or each is None or self.pages // residents >= each
 
     def teardown(self) -> None:
         """Everybody finishes, and the pool is as at the start."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Protocol
 
 from vllm.utils.math_utils import cdiv
@@ -38,10 +39,6 @@ step late, and measuring one token early makes it arrive in time."""
 
 REPLAY_STEPS = 4
 """Capacity steps that a preempted request may exceed its capacity by while it is computed again."""
-
-YOUNG = 64
-"""Decoded tokens below which a predicted loss is not trusted: after a prefill the queries have only
-seen the prompt, so that young requests look cheap (an offline study's finding)."""
 
 
 @dataclass(frozen=True)
@@ -333,11 +330,13 @@ class CapacityController:
         floor = self.policy.floor_pages(prompt, demand)
         if self.config.max_pages is not None:
             floor = min(floor, self.config.max_pages)
-        old = request.num_computed_tokens - prompt >= YOUNG
+        # After a prefill the queries have only seen the prompt, so that young requests look cheap.
+        old = request.num_computed_tokens - prompt >= self.config.young
         return Holding(
             tokens=self._cached(request, account),
             floor=(floor - self.step) * self.block,
             losses=demand.losses if demand and old else None,
+            needed=prompt + ceil(demand.short) if demand else None,
         )
 
     def _claims(self, able: list[tuple[Request, Account]]) -> int:

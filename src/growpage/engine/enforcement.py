@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from vllm.v1.request import Request
 
 from growpage.budget.config import BudgetConfig
-from growpage.budget.policies import Policy
+from growpage.budget.policies import Policy, make_policy
 from growpage.budget.rollout import TENANT_FIELD, Mode, Origin
 from growpage.engine.capacity import Candidate, CapacityController, PageBook, is_replaying
 from growpage.engine.journal import Journal
@@ -46,13 +46,17 @@ class Enforcement:
         self.journals = Journal("enforce", observations), Journal("observe", observations)
         self._pages = pages
 
-        def controller(book: PageBook, journal: Journal) -> CapacityController:
+        def controller(
+            book: PageBook, journal: Journal, policy: Policy = policy
+        ) -> CapacityController:
             limits = GrowthLimits(lambda: rollout.current, clock)
             return CapacityController(config, policy, book, journal, limits, max_model_len, clock)
 
         self.controller = controller(pages, self.journals[0])
         self._shadow = ShadowBook(pages, self._shadow_account)
-        self._watcher = controller(self._shadow, self.journals[1])
+        # A policy of its own: what is only watched must not sway what is enforced.
+        watching = make_policy(config, policy.pages.block_size)
+        self._watcher = controller(self._shadow, self.journals[1], watching)
 
     @property
     def mode(self) -> Mode:

@@ -72,6 +72,9 @@ class GrowPageManager(FullAttentionManager):
         super().__init__(*args, **kwargs)
         self.accounts: dict[str, Account] = {}
         self.new_account: Callable[[str], Account] | None = None
+        self.admit_pages = 0
+        """Pages that each request could still hold if the pool were shared out equally; one more
+        that would leave fewer has to wait."""
         self.pages_allocated = 0
         """Pages taken from the pool since the start."""
 
@@ -102,6 +105,12 @@ class GrowPageManager(FullAttentionManager):
     def leading_pages(self, request_id: str, count: int) -> tuple[int, ...]:
         """The request's first ``count`` pages."""
         return tuple(block.block_id for block in self.req_to_blocks[request_id][:count])
+
+    @property
+    def crowded(self) -> bool:
+        """Whether one more request would leave each too few pages; never if it would be alone."""
+        residents = len(self.accounts)
+        return residents > 0 and self.total_pages // (residents + 1) < self.admit_pages
 
     def promised_pages(self) -> int:
         """Free pages that admitted requests have been promised and do not hold yet."""
@@ -190,6 +199,8 @@ class GrowPageManager(FullAttentionManager):
             # its tokens fit.
             more = account.promised - cdiv(num_tokens, self.block_size)
             needed += max(more, 0) + self.promised_pages()
+        if account is not None and account.enforced and self.crowded:
+            return max(needed, self.total_pages + 1)  # more than there are
         return needed
 
     def allocate_new_blocks(

@@ -78,6 +78,8 @@ class BudgetMixin(Scheduler):
         self._watch = CompactionWatch(str(self.parallel_config.worker_cls))
         if self.policy.compresses:
             self.pages.new_account = lambda name: self.enforcement.new_account(self.requests[name])
+        if self.policy.shares:
+            self.pages.admit_pages = self.budget_config.admit_pages or 0
         tokens = self.pages.total_pages * self.pages.block_size
         # vLLM infers it from what a request may need, and ours need not grow to max_model_len.
         self.vllm_config.cache_config.kv_cache_size_tokens = tokens
@@ -180,6 +182,7 @@ class BudgetMixin(Scheduler):
             or not self.waiting
             or len(self.running) >= self.max_num_running_reqs
             or self.pause_state is not PauseState.UNPAUSED
+            or self.pages.crowded
         ):
             return None
         request = self.waiting.peek_request()
