@@ -81,6 +81,8 @@ def test_defaults_are_valid_on_every_block_size() -> None:
         ("young", -1, "an integer, at least 0"),
         ("floor", "none", "one of working_set, promised"),
         ("admit_pages", 1, "an integer or none, at least 2"),
+        ("demand_over_heads", "max", "one of mean, q90"),
+        ("equal_norm", "some", "true or false"),
         ("warmup", 0, AT_LEAST_1),
         ("growth_rate", 1.01, "a number, at least 0 and at most 1"),
         ("track_entropy", 2, "true or false"),

@@ -40,7 +40,7 @@ def watch(worker: Any) -> None:
     workers, measure, compact = budgeter.workers, budgeter.measure, budgeter.compact
 
     class Noting:
-        size = workers.size
+        size, rank = workers.size, workers.rank
 
         def total(self, sums: Any) -> Any:
             worker.noted["sums"].append(sums.tolist())
@@ -171,8 +171,8 @@ def entropies(reports: list[DemandReport]) -> list[float | None]:
 def demand_of(total: list[float], cached: int) -> Any:
     """The demand that both workers' sums make together."""
     losses = min((cached - 1) // PAGE, LOSS_PAGES)
-    short, long, *lost = (value / (LAYERS * HEADS) for value in total[: 2 + losses])
-    entropy, *shares = (value / 2 for value in total[2 + losses :])
+    short, long, delta, *lost = (value / (LAYERS * HEADS) for value in total[: 3 + losses])
+    entropy, *shares = (value / 2 for value in total[3 + losses :])
     assert 8 <= len(shares) <= 32
     bins = Counter(int(8 * share) for share in shares)
     return Demand(
@@ -182,4 +182,5 @@ def demand_of(total: list[float], cached: int) -> Any:
         losses=pytest.approx(tuple(lost)),
         entropy=pytest.approx(entropy),
         density=max(bins.values()) / len(shares),
+        difference=pytest.approx(delta),
     )

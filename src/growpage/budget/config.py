@@ -21,6 +21,7 @@ from growpage.budget.settings_file import load_settings
 
 PolicyName = Literal["full", "fixed", "growpage", "every", "elastic", "entropy"]
 GiverName = Literal["largest", "least_loss", "widest_margin"]
+OverHeadsName = Literal["mean", "q90"]
 FloorName = Literal["working_set", "promised"]
 ScoreName = Literal[
     "window",
@@ -99,6 +100,14 @@ class BudgetConfig(BaseModel):
 
     mass: Annotated[float, Field(gt=0, lt=1)] = 0.9
     """Attention mass p that a working set D_p must hold."""
+
+    demand_over_heads: OverHeadsName = "mean"
+    """One working set, difference and predicted loss out of those of all layers and query heads:
+    mean, q90 (their 0.9-quantile, so that the demanding ones decide)."""
+
+    equal_norm: bool = False
+    """Compare the working sets of both averages at the norm of the short one: a longer average has
+    a smaller norm, and so a flatter attention. False is the paper's comparison."""
 
     tau: float = 0.0
     """Grow when D_p(short) - D_p(long) exceeds this many tokens."""

@@ -16,7 +16,10 @@ from growpage.budget.working_set import best_mass, keys_needed
 
 @dataclass(frozen=True)
 class Demand:
-    """A measurement at a capacity boundary, in tokens, averaged over layers and query heads."""
+    """A measurement at a capacity boundary, in tokens, one figure for all layers and query heads.
+
+    Their mean, or another that :mod:`growpage.budget.over_heads` makes of them.
+    """
 
     short: float
     """``D_p`` of the short summary."""
@@ -31,11 +34,14 @@ class Demand:
     """LTS (:mod:`growpage.budget.entropy`), in nats; none if it is not tracked."""
     density: float | None = None
     """Density of STS, from 1/8 to 1; none if it is not tracked."""
+    difference: float | None = None
+    """``D_p(short) - D_p(long)`` head by head, then one figure; none if that is ``short - long``,
+    as it is for means."""
 
     @property
     def delta(self) -> float:
         """``D_p(short) - D_p(long)``: positive when attention has recently become wider."""
-        return self.short - self.long
+        return self.short - self.long if self.difference is None else self.difference
 
     def loss_at(self, survivors: int, page: int) -> float | None:
         """The predicted loss of keeping ``survivors`` keys, in whole pages of ``page`` fewer.
@@ -48,14 +54,21 @@ class Demand:
     @property
     def is_finite(self) -> bool:
         """Whether it can be decided by; if not, the keys or queries were not finite."""
-        tracked = (each for each in (self.entropy, self.density) if each is not None)
-        return all(map(isfinite, (self.short, self.long, *self.losses, *tracked)))
+        optional = (self.entropy, self.density, self.difference)
+        there = (each for each in optional if each is not None)
+        return all(map(isfinite, (self.short, self.long, *self.losses, *there)))
 
 
-def demand_sums(
+def at_equal_norm(summaries: Tensor) -> Tensor:
+    """Both averages ``[2, ..., dim]``, the long one at the norm of the short one."""
+    norms = summaries.norm(dim=-1, keepdim=True).clamp_(min=torch.finfo(summaries.dtype).tiny)
+    return summaries * (norms[SHORT] / norms)
+
+
+def demand_by_head(
     summaries: Tensor, keys: Tensor, scale: float, mass: float, capacities: Sequence[int]
 ) -> Tensor:
-    """What some layers add to a :class:`Demand`, summed over them and all their query heads.
+    """What becomes a :class:`Demand`, of each query head of some layers.
 
     Args:
         summaries: ``[2, layers, query_heads, dim]``, rotated to the current position.
@@ -65,12 +78,14 @@ def demand_sums(
         capacities: how many of the best keys a loss is wanted for, each from 1 to ``tokens``.
 
     Returns:
-        ``[2 + len(capacities)]``: ``D_p`` of the short and of the long summary, then the short
-        one's mass that lies outside so many keys.
+        ``[layers * query_heads, 3 + len(capacities)]``: ``D_p`` of the short and of the long
+        summary, their difference, then the short one's mass that lies outside so many keys.
     """
     weights = attention_weights(summaries.transpose(0, 1), keys, scale)
     held = best_mass(weights)  # [layers, kv_heads, 2, group, tokens]; both figures come from it
-    sizes = keys_needed(held, mass).sum(dim=(0, 1, 3))
+    sizes = keys_needed(held, mass).double()
+    short, long = sizes[:, :, SHORT], sizes[:, :, LONG]
     at = torch.tensor(capacities, dtype=torch.long, device=held.device) - 1
-    lost = (1 - held[:, :, SHORT][..., at]).clamp_(min=0).flatten(0, -2).sum(dim=0)
-    return torch.cat((sizes[[SHORT, LONG]].double(), lost))
+    lost = (1 - held[:, :, SHORT][..., at]).clamp_(min=0)
+    working_sets = torch.stack((short, long, short - long), dim=-1)
+    return torch.cat((working_sets, lost), dim=-1).flatten(0, -2)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from growpage.budget.config import SUMMARY_SCORES, BudgetConfig
-from growpage.budget.demand import Demand, demand_sums
+from growpage.budget.demand import Demand, at_equal_norm, demand_by_head
 from growpage.budget.entropy import EntropySummaries, attention_entropy, density
+from growpage.budget.over_heads import OVER_HEADS
 from growpage.budget.policies import measures_demand, tracks_entropy
 from growpage.budget.rope import Rotary
 from growpage.budget.scores import SCORES, CacheView
@@ -71,16 +72,16 @@ class PendingReport:
     position: int
     cached: int
     demand: Tensor
-    """``[2 + n]`` on the host: ``D_p`` of both summaries, and the mass lost at ``n`` smaller sizes,
-    averaged over layers and query heads."""
+    """``[3 + n]`` on the host: ``D_p`` of both summaries, their difference, and the mass lost at
+    ``n`` smaller sizes, of all layers and query heads."""
     entropy: Tensor
     """``[1 + m]`` on the host: mean entropy, and the shares of the last ``m`` steps, averaged over
     workers; empty if entropy is not tracked."""
 
     def settle(self) -> DemandReport:
         """The report, once the device has done the step."""
-        short, long, *losses = self.demand.tolist()
-        demand = Demand(short, long, self.cached, tuple(losses))
+        short, long, difference, *losses = self.demand.tolist()
+        demand = Demand(short, long, self.cached, tuple(losses), difference=difference)
         if len(self.entropy):
             mean, shares = self.entropy[0], self.entropy[1:]
             demand = replace(demand, entropy=mean.item(), density=density(shares))
@@ -126,6 +127,9 @@ class Budgeter:
         )
         self.entropy = (
             EntropySummaries(max_requests, device=device) if tracks_entropy(config) else None
+        )
+        self.over_heads = OVER_HEADS[config.demand_over_heads](
+            shape.layers * shape.query_heads, workers.rank, workers.size
         )
         self.entropy_layer = shape.layers // 2
         self.cache: PagedCache | None = None
@@ -233,24 +237,30 @@ class Budgeter:
         if self.summaries.count[slot] < self.config.warmup:
             return None
         summaries = self._rotated_summaries(slot, position)
+        if self.config.equal_norm:
+            summaries = at_equal_norm(summaries)
         fewer = [cached - pages * self.cache.page_tokens for pages in range(1, LOSS_PAGES + 1)]
         capacities = [size for size in fewer if size > 0]
-        sums = torch.zeros(2 + len(capacities), dtype=torch.double, device=self.device)
+        by_head = []
         for layers in self.cache.layer_chunks(cached):
             keys = self.cache.keys(layers, table)[:, :, :cached]
-            sums += demand_sums(
-                summaries[:, layers], keys, self.shape.scale, self.config.mass, capacities
+            by_head.append(
+                demand_by_head(
+                    summaries[:, layers], keys, self.shape.scale, self.config.mass, capacities
+                )
             )
-        figures = sums
+        # Every query head is on one worker, also where KV heads are replicated.
+        share = figures = self.over_heads.share(torch.cat(by_head))
         if self.entropy is not None:
             mean, shares = self.entropy.mean(slot), self.entropy.shares(slot)
-            figures = torch.cat((sums, mean.view(1), shares))
-        figures = self.workers.total(figures) / self.workers.size
-        # Every query head is on one worker, also where KV heads are replicated.
-        figures[: len(sums)] /= self.shape.layers * self.shape.query_heads
-        figures = figures.to("cpu", non_blocking=True)
-        demand, entropy = figures[: len(sums)], figures[len(sums) :]
-        return PendingReport(epoch, position, cached, demand, entropy)
+            figures = torch.cat((share, mean.view(1), shares))
+        total = self.workers.total(figures)
+        demand = self.over_heads.settle(total[: len(share)])
+        entropy = total[len(share) :] / self.workers.size
+        figures = torch.cat((demand, entropy)).to("cpu", non_blocking=True)
+        return PendingReport(
+            epoch, position, cached, figures[: len(demand)], figures[len(demand) :]
+        )
 
     def compact(self, plan: CompactionPlan, local_quota: int) -> None:
         """Choose the survivors of ``plan`` and move them to their pages.

@@ -20,12 +20,14 @@ class TensorParallel:
 
     size: int = 1
     group: torch.distributed.ProcessGroup | None = None
+    rank: int = 0
+    """Which of them this one is."""
 
     @classmethod
     def of_vllm(cls) -> TensorParallel:
         """The group that this worker belongs to."""
         group = get_tp_group()
-        return cls(group.world_size, group.device_group)
+        return cls(group.world_size, group.device_group, group.rank_in_group)
 
     def total(self, sums: Tensor) -> Tensor:
         """The sum of every worker's ``sums``, in place; all must call it, in the same order."""
