@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from growpage.cli.quality_answers import answers
+
 bench_app = typer.Typer(
     help="Measure quality and throughput, on your model and your data.",
     no_args_is_help=True,
@@ -13,3 +15,4 @@ quality_app = typer.Typer(
     no_args_is_help=True,
 )
 bench_app.add_typer(quality_app, name="quality")
+quality_app.command("answers")(answers)
