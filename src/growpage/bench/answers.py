@@ -145,18 +145,22 @@ def questions_of(problems: Sequence[Problem], setup: Setup, model: Path) -> list
     if not setup.raw and not tokenizer.chat_template:
         raise ConfigError(f"{model.name} has no chat template: give --raw")
 
-    def prompt(text: str) -> list[int]:
+    def prompt(problem: Problem) -> list[int]:
         if setup.raw:
-            return list(tokenizer(text).input_ids)
+            shown = "".join(f"{asked}\n\n{answer}\n\n" for asked, answer in problem.examples)
+            return list(tokenizer(f"{shown}{problem.question}\n\n").input_ids)
+        turns = [
+            {"role": role, "content": text}
+            for example in problem.examples
+            for role, text in zip(("user", "assistant"), example, strict=True)
+        ]
+        turns.append({"role": "user", "content": problem.question})
         return list(
-            tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
-            )
+            tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
         )
 
     return [
-        Question(each.id, prompt(each.question), each.max_tokens or setup.max_tokens)
-        for each in problems
+        Question(each.id, prompt(each), each.max_tokens or setup.max_tokens) for each in problems
     ]
 
 

@@ -31,6 +31,8 @@ class Problem(BaseModel):
     id: str
     question: str = Field(min_length=1)
     """What the model is told, the wanted form of the answer included."""
+    examples: tuple[tuple[str, str], ...] = ()
+    """Questions and answers that are shown before, as turns of the conversation."""
     answer: str = Field(min_length=1)
     family: str
     """Problems of a kind, reported together."""

@@ -26,7 +26,7 @@ def read_sources(sources: Sequence[str], count: int, difficulty: str, seed: int)
     problems: list[Problem] = []
     for source in sources:
         if source in FAMILIES:
-            problems += FAMILIES[source](count, _difficulty(difficulty), seed)
+            problems += FAMILIES[source].problems(count, _difficulty(difficulty), seed)
         elif source in PUBLIC:
             problems += read_public(source, count)
         elif Path(source).is_file():

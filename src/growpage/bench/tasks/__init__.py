@@ -1,28 +1,23 @@
 """Task families: problems made from a seed, whose demand of memory is known.
 
-Each module makes the problems of a family. Every problem states what must be remembered, and how
-much that is varies from problem to problem, unrelated to the length of the prompt where it can be.
+Each module makes the problems of a family. Every problem states what must be remembered until its
+answer ends, and how much that is varies from problem to problem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any
 
-from growpage.bench.problems import Problem
-from growpage.bench.tasks.bookkeeping import bookkeeping
-from growpage.bench.tasks.lists import copying, sorting
-from growpage.bench.tasks.recall import recall
-from growpage.bench.tasks.series import series
+from growpage.bench.tasks.bookkeeping import BOOKKEEPING
+from growpage.bench.tasks.family import Difficulty, Family
+from growpage.bench.tasks.lists import COPYING, SORTING
+from growpage.bench.tasks.recall import RECALL
+from growpage.bench.tasks.series import SERIES
 
-Difficulty = Literal["easy", "medium"]
-"""``easy`` is for models of about 135 million parameters, ``medium`` for 1.5 billion and more."""
+__all__ = ["FAMILIES", "Difficulty", "Family"]
 
-FAMILIES: Mapping[str, Callable[[int, Difficulty, int], list[Problem]]] = {
-    "recall": recall,
-    "copying": copying,
-    "sorting": sorting,
-    "series": series,
-    "bookkeeping": bookkeeping,
+FAMILIES: Mapping[str, Family[Any]] = {
+    family.name: family for family in (RECALL, COPYING, SORTING, SERIES, BOOKKEEPING)
 }
-"""A family's problems, from their number, the difficulty and a seed."""
+"""All families by name."""

@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from growpage.bench.problems import Problem
-from growpage.bench.tasks.words import COLOURS, NAMES, SENTENCES
-
-if TYPE_CHECKING:
-    from growpage.bench.tasks import Difficulty
-
-FACTS: Mapping[str, tuple[int, int]] = {"easy": (1, 6), "medium": (2, 16)}
-"""Fewest and most facts."""
-FILLER: Mapping[str, tuple[int, int]] = {"easy": (2, 14), "medium": (4, 40)}
-"""Fewest and most sentences between the facts and the question."""
+from growpage.bench.tasks.family import Family, Range, Task
+from growpage.bench.tasks.words import NAMES, SENTENCES, THINGS
 
 
-def recall(count: int, difficulty: Difficulty, seed: int) -> list[Problem]:
-    """Make ``count`` problems; each asks for all of its facts, in another order."""
-    chance = random.Random(f"recall {seed}")
-    return [_problem(index, difficulty, chance) for index in range(count)]
+@dataclass(frozen=True)
+class Sizes:
+    """How large tasks are."""
+
+    facts: Range
+    asked: int
+    """Facts that are asked for, at most; which is not known until the question comes."""
+    sentences: Range
+    """Between the facts and the question."""
 
 
-def _problem(index: int, difficulty: Difficulty, chance: random.Random) -> Problem:
-    names = chance.sample(NAMES, chance.randint(*FACTS[difficulty]))
-    facts = {name: chance.choice(COLOURS) for name in names}
-    filler = chance.choices(SENTENCES, k=chance.randint(*FILLER[difficulty]))
-    asked = chance.sample(names, len(names))
-    notes = "\n".join(f"{name}: {colour}" for name, colour in facts.items())
-    return Problem(
-        id=f"recall-{index}",
-        family="recall",
+def draw(chance: random.Random, sizes: Sizes, words: Sequence[str]) -> Task:
+    """Draw one task."""
+    names = chance.sample(words, chance.randint(*sizes.facts))
+    facts = dict(zip(names, chance.sample(THINGS, len(names)), strict=True))
+    story = " ".join(chance.choices(SENTENCES, k=chance.randint(*sizes.sentences)))
+    asked = chance.sample(names, min(sizes.asked, len(names)))
+    notes = "\n".join(f"{name}: {thing}" for name, thing in facts.items())
+    return Task(
         question=(
-            f"Favourite colours:\n{notes}\n\nA story: {' '.join(filler)}\n\n"
-            f"Write the favourite colours again, one line each in the form 'name: colour', for: "
-            f"{', '.join(asked)}."
+            f"Presents:\n{notes}\n\n{story}\n\n"
+            f"What are the presents of {', '.join(asked)}?"
         ),
         answer="\n".join(f"{name}: {facts[name]}" for name in asked),
-        grading="lines",
         remember=notes,
-        max_tokens=12 * len(names) + 16,
     )
+
+
+RECALL = Family(
+    "recall",
+    "lines",
+    sizes={
+        "easy": Sizes(facts=(2, 7), asked=3, sentences=(1, 6)),
+        "medium": Sizes(facts=(4, 24), asked=8, sentences=(4, 40)),
+    },
+    draw=draw,
+    words=NAMES,
+    example={
+        "easy": Sizes(facts=(3, 5), asked=3, sentences=(1, 1)),
+        "medium": Sizes(facts=(3, 4), asked=2, sentences=(1, 2)),
+    },
+)

@@ -6,47 +6,56 @@ The table must be kept over the whole of the model's own answer, however long th
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from growpage.bench.problems import Problem
+from growpage.bench.tasks.family import Family, Range, Task
 from growpage.bench.tasks.words import THINGS
 
-if TYPE_CHECKING:
-    from growpage.bench.tasks import Difficulty
 
-PRICES: Mapping[str, tuple[int, int]] = {"easy": (2, 6), "medium": (3, 16)}
-"""Fewest and most things that have a price."""
-QUESTIONS: Mapping[str, tuple[int, int]] = {"easy": (2, 10), "medium": (6, 24)}
-"""Fewest and most problems of an answer."""
+@dataclass(frozen=True)
+class Sizes:
+    """How large tasks are."""
 
-
-def series(count: int, difficulty: Difficulty, seed: int) -> list[Problem]:
-    """Make ``count`` series of problems; each adds up the prices of two things."""
-    chance = random.Random(f"series {seed}")
-    return [_problem(index, difficulty, chance) for index in range(count)]
+    things: Range
+    """That have a price."""
+    problems: Range
+    terms: int
+    """Prices to look up in a problem, and to add where it is more than one."""
 
 
-def _problem(index: int, difficulty: Difficulty, chance: random.Random) -> Problem:
-    things = chance.sample(THINGS, chance.randint(*PRICES[difficulty]))
+def draw(chance: random.Random, sizes: Sizes, words: Sequence[str]) -> Task:
+    """Draw one task."""
+    things = chance.sample(words, chance.randint(*sizes.things))
     price = {thing: chance.randint(1, 9) for thing in things}
-    pairs = [chance.sample(things, 2) for _ in range(chance.randint(*QUESTIONS[difficulty]))]
-    table = "\n".join(f"{thing} = {cost}" for thing, cost in price.items())
-    asked = "\n".join(f"P{at}: {one} + {other}" for at, (one, other) in enumerate(pairs, 1))
-    return Problem(
-        id=f"series-{index}",
-        family="series",
-        question=(
-            "Look up the prices and add them, one line for each problem.\n\n"
-            "Example prices:\ncow = 4\npig = 3\nhen = 1\n"
-            "Example problems:\nP1: cow + hen\nP2: pig + cow\n"
-            "Example answer:\nP1: cow + hen = 4 + 1 = 5\nP2: pig + cow = 3 + 4 = 7\n\n"
-            f"Prices:\n{table}\nProblems:\n{asked}\nAnswer:"
-        ),
-        answer="\n".join(
-            f"P{at}: {price[one] + price[other]}" for at, (one, other) in enumerate(pairs, 1)
-        ),
-        grading="lines",
-        remember=f"{table}\n{asked}",
-        max_tokens=28 * len(pairs) + 16,
+    asked = [chance.sample(things, sizes.terms) for _ in range(chance.randint(*sizes.problems))]
+    table = "\n".join(f"{thing}: {cost}" for thing, cost in price.items())
+    problems = "\n".join(f"{at}. {' + '.join(terms)}" for at, terms in enumerate(asked, 1))
+    return Task(
+        question=f"Prices:\n{table}\n\nProblems:\n{problems}",
+        answer="\n".join(f"{at}. {_worked(terms, price)}" for at, terms in enumerate(asked, 1)),
+        remember=f"{table}\n{problems}",
     )
+
+
+def _worked(terms: list[str], price: dict[str, int]) -> str:
+    """``apple: 4``, or ``apple + hat: 4 + 3 = 7``."""
+    costs = [price[term] for term in terms]
+    total = "" if len(terms) == 1 else f" = {sum(costs)}"
+    return f"{' + '.join(terms)}: {' + '.join(map(str, costs))}{total}"
+
+
+SERIES = Family(
+    "series",
+    "lines",
+    sizes={
+        "easy": Sizes(things=(2, 6), problems=(2, 10), terms=1),
+        "medium": Sizes(things=(3, 16), problems=(6, 24), terms=2),
+    },
+    draw=draw,
+    words=THINGS,
+    example={
+        "easy": Sizes(things=(3, 4), problems=(4, 6), terms=1),
+        "medium": Sizes(things=(3, 4), problems=(3, 4), terms=2),
+    },
+)

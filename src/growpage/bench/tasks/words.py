@@ -12,9 +12,7 @@ THINGS = (
     "key", "lamp", "milk", "nail", "oven", "pen", "queen", "ring", "soap", "table",
     "umbrella", "vase", "window", "yarn", "zebra", "basket", "candle", "drum", "engine", "feather",
     "garden", "hammer", "island", "jacket", "kettle", "ladder", "mirror", "needle", "onion", "rope",
-)  # fmt: skip
-COLOURS = (
-    "red", "blue", "green", "yellow", "black", "white", "brown", "pink", "orange", "purple",
+    "bottle", "cable", "dress", "fork", "grape", "horse", "iron", "lemon", "motor", "piano",
 )  # fmt: skip
 SENTENCES = (
     "The weather was mild that day, and a light wind came from the sea.",
