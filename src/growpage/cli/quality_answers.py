@@ -77,7 +77,7 @@ def answers(
     from rich.console import Console
 
     from growpage.bench import answers as run
-    from growpage.bench.answers_report import ALL, by_family, grade_all, table
+    from growpage.bench.answers_report import by_family, grade_all, table
     from growpage.bench.contenders import read_contenders
     from growpage.bench.machine import describe_machine, describe_versions
     from growpage.bench.pool import page_bytes
@@ -151,4 +151,9 @@ def answers(
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=2) + "\n")
-    _ = ALL
+    try:
+        from growpage.bench.answers_figure import draw
+    except ModuleNotFoundError:
+        console.print("no figure: it needs matplotlib, pip install 'growpage[bench]'")
+    else:
+        draw(out.with_suffix(".svg"), found, {each.name: each.policy for each in named})

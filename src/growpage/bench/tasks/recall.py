@@ -29,10 +29,7 @@ def draw(chance: random.Random, sizes: Sizes, words: Sequence[str]) -> Task:
     asked = chance.sample(names, min(sizes.asked, len(names)))
     notes = "\n".join(f"{name}: {thing}" for name, thing in facts.items())
     return Task(
-        question=(
-            f"Presents:\n{notes}\n\n{story}\n\n"
-            f"What are the presents of {', '.join(asked)}?"
-        ),
+        question=(f"Presents:\n{notes}\n\n{story}\n\nWhat are the presents of {', '.join(asked)}?"),
         answer="\n".join(f"{name}: {facts[name]}" for name in asked),
         remember=notes,
     )
@@ -43,7 +40,7 @@ RECALL = Family(
     "lines",
     sizes={
         "easy": Sizes(facts=(2, 7), asked=3, sentences=(1, 6)),
-        "medium": Sizes(facts=(4, 24), asked=8, sentences=(4, 40)),
+        "medium": Sizes(facts=(4, 20), asked=8, sentences=(4, 40)),
     },
     draw=draw,
     words=NAMES,

@@ -1,0 +1,55 @@
+"""The figure of a free-running comparison: what is right, against the memory that was held."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from growpage.bench.answers_report import Summary
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#59636e")
+"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+
+
+def draw(
+    file: Path, summaries: Mapping[str, Mapping[str, Summary]], policies: Mapping[str, str]
+) -> None:
+    """Draw a panel for each family, and in it a line for each policy, by mean memory.
+
+    Args:
+        file: where it goes; its suffix decides the format.
+        summaries: by family and contender.
+        policies: each contender's policy.
+    """
+    figure = Figure(figsize=(4.2 * len(summaries), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(summaries), squeeze=False)[0]
+    colour = dict(zip(dict.fromkeys(policies.values()), COLOURS * len(policies), strict=False))
+    for panel, (family, rows) in zip(panels, summaries.items(), strict=True):
+        lines: dict[str, list[Summary]] = defaultdict(list)
+        for name, row in rows.items():
+            lines[policies[name]].append(row)
+        for policy, line in lines.items():
+            line.sort(key=lambda row: row.mean_bytes)
+            score = [row.score for row in line]
+            panel.errorbar(
+                [row.mean_bytes / 2**20 for row in line],
+                [each.value for each in score],
+                yerr=[
+                    [each.value - each.low for each in score],
+                    [each.high - each.value for each in score],
+                ],
+                label=policy,
+                color=colour[policy],
+                marker="o",
+                markersize=4,
+                linewidth=1.2,
+                capsize=2,
+            )
+        panel.set(title=family, xlabel="MiB a request, mean", ylim=(0, 1))
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("score, with 95% interval")
+    panels[0].legend(frameon=False, fontsize="small")
+    figure.savefig(file)
