@@ -69,6 +69,6 @@ class Family(Generic[Sizes]):
             examples=tuple((each.question, each.answer) for each in shown),
             grading=self.grading,
             remember=task.remember,
-            # Tokens are no shorter than a character, but for long numbers some are no longer.
+            # A token is at least a character, so that no right answer is cut.
             max_tokens=len(task.answer) + 16,
         )
