@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
-from statistics import fmean, quantiles
-
 import torch
 
 LEAST_REST = 1e-6
@@ -26,24 +22,15 @@ def divergence(reference: torch.Tensor, replayed: torch.Tensor) -> torch.Tensor:
     return (p.exp() * (p - q)).sum(-1)
 
 
-def ratio_interval(
-    kl: Mapping[str, float], base: Mapping[str, float], seed: int = 0, draws: int = 4000
-) -> tuple[float, float]:
-    """90% bootstrap interval of mean(kl) / mean(base), drawn over requests that both have served.
+def exact_divergence(reference: torch.Tensor, replayed: torch.Tensor) -> torch.Tensor:
+    """KL divergence over the whole vocabulary, in nats: [positions].
 
     Args:
-        kl: a request's mean divergence under one policy, by its name.
-        base: the same under the policy that it is compared to.
-        seed: of the draws.
-        draws: how many.
+        reference: logprobs of every token, [positions, vocabulary], in float32.
+        replayed: the same in the distribution that is judged.
     """
-    chance, names = random.Random(seed), list(kl)
-    ratios = []
-    for _ in range(draws):
-        drawn = chance.choices(names, k=len(names))
-        ratios.append(fmean(kl[name] for name in drawn) / fmean(base[name] for name in drawn))
-    cuts = quantiles(ratios, n=20)
-    return cuts[0], cuts[-1]
+    # A token that is impossible in the reference adds nothing, also where it is impossible in both.
+    return (reference.exp() * (reference - replayed)).nan_to_num_(nan=0.0).sum(-1)
 
 
 def _with_rest(logprobs: torch.Tensor) -> torch.Tensor:

@@ -7,14 +7,15 @@ have said there and what full KV said. The engine is vLLM's, in this process.
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from math import exp
 from statistics import fmean
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from growpage.bench.divergence import divergence
+from growpage.bench.distributions import LogitsFile
 from growpage.bench.recorder import Recorder
 
 
@@ -35,15 +36,33 @@ class Usage(_Record):
     evicted_tokens: int
 
 
+class Held(_Record):
+    """What one request used."""
+
+    mean_pages: float
+    """Pages held, over the steps in which it held any."""
+    peak_pages: int
+    preemptions: int
+
+
 class Answer(_Record):
-    """A request's greedy answer with full KV."""
+    """A request's answer with full KV."""
 
     prompt: list[int]
     tokens: list[int]
+    logprob: float
+    """Of its tokens, on average, in nats."""
     watched: list[list[int]]
     """The most likely token ids at each position, [tokens, top]."""
     logprobs: list[list[float]]
     """Their logprobs."""
+    whole: LogitsFile | None
+    """Where the logits of every token are, if they were kept."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt and of the answer."""
+        return len(self.prompt) + len(self.tokens)
 
 
 class Reference(_Record):
@@ -53,83 +72,143 @@ class Reference(_Record):
     usage: Usage
 
 
+class RequestReplay(_Record):
+    """How one request was replayed: means over its tokens, and its memory."""
+
+    kl: float
+    """To the reference, in nats."""
+    agreement: float
+    """Share of positions at which the likeliest token is the reference's."""
+    logprob: float
+    """Of the reference's tokens, in nats."""
+    held: Held
+
+
 class Replay(_Record):
     """One policy's replay."""
 
-    kl: float
-    """Mean over all tokens, in nats."""
-    kl_by_request: dict[str, float]
+    requests: dict[str, RequestReplay]
     usage: Usage
 
+    @property
+    def kl(self) -> float:
+        """Mean over requests, in nats."""
+        return fmean(request.kl for request in self.requests.values())
 
-def generate(engine: Any, prompts: Mapping[str, list[int]], new_tokens: int, top: int) -> Reference:
-    """Answer all prompts greedily, all submitted at once, and keep the likeliest tokens' logprobs.
+
+def perplexity(logprobs: Sequence[float], tokens: Sequence[int]) -> float:
+    """Of all tokens together: from each request's mean logprob and its number of tokens."""
+    total = sum(each * count for each, count in zip(logprobs, tokens, strict=True))
+    return exp(-total / sum(tokens))
+
+
+def generate(
+    engine: Any,
+    prompts: Mapping[str, list[int]],
+    new_tokens: int,
+    top: int,
+    *,
+    keep: Sequence[LogitsFile] | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> Reference:
+    """Answer all prompts, all submitted at once, and keep what might have been said.
 
     Args:
         engine: vLLM's, in this process, with growpage's scheduler, and memory for all.
         prompts: token ids by name.
         new_tokens: tokens after which an answer is cut.
         top: tokens watched at each position.
+        keep: a file for each request's whole distributions; the engine needs the teacher then.
+        temperature: 0 is greedy.
+        seed: of the answers, above 0.
 
     Raises:
         RuntimeError: a request was preempted or compressed: the memory did not suffice.
     """
     from vllm import SamplingParams
 
-    sampling = SamplingParams(temperature=0, max_tokens=new_tokens, logprobs=top)
-    submissions = {name: (prompt, sampling) for name, prompt in prompts.items()}
-    outputs, usage = _serve(engine, submissions, [0] * len(prompts))
+    from growpage.bench.teacher import transcript
+
+    files = dict(zip(prompts, keep, strict=True)) if keep else {}
+    submissions = {
+        name: (
+            prompt,
+            SamplingParams(
+                temperature=temperature,
+                seed=None if temperature == 0 else seed + index,
+                max_tokens=new_tokens,
+                logprobs=top,
+                extra_args=transcript(files[name]) if name in files else None,
+            ),
+        )
+        for index, (name, prompt) in enumerate(prompts.items())
+    }
+    outputs, usage, _ = _serve(engine, submissions, [0] * len(prompts))
     if usage.preemptions or usage.compressions:
         raise RuntimeError(
             f"the reference was preempted {usage.preemptions} times and compressed "
             f"{usage.compressions} times; give its engine more pages, and the policy 'full'"
         )
     answers = {}
-    for name, output in outputs.items():
+    for name in prompts:
+        output = outputs[name]
+        tokens = list(output.token_ids)
         ranked = [
             sorted(row.items(), key=lambda item: item[1].rank)[:top] for row in output.logprobs
         ]
         answers[name] = Answer(
             prompt=prompts[name],
-            tokens=list(output.token_ids),
+            tokens=tokens,
+            logprob=fmean(
+                row[token].logprob for row, token in zip(output.logprobs, tokens, strict=True)
+            ),
             watched=[[token for token, _ in row] for row in ranked],
             logprobs=[[value.logprob for _, value in row] for row in ranked],
+            whole=files.get(name),
         )
-    return Reference(answers={name: answers[name] for name in prompts}, usage=usage)
+    return Reference(answers=answers, usage=usage)
 
 
 def replay(engine: Any, reference: Reference, arrivals: Sequence[int]) -> Replay:
     """Replay the reference's answers, each request arriving at its step.
 
     Args:
-        engine: vLLM's, in this process, with growpage's scheduler and the teacher.
+        engine: vLLM's, in this process, with the teacher.
         reference: what is replayed.
         arrivals: the step before which each request is submitted, in the reference's order.
 
     Raises:
         RuntimeError: vLLM did not say what it was forced to.
     """
-    import torch
-
-    from growpage.bench.teacher import lesson, notes
+    from growpage.bench.teacher import AGREES, KL, LOGPROB, Watched, lesson, marks
 
     answers = reference.answers
     submissions = {
-        name: (answer.prompt, lesson(name, answer.tokens, answer.watched))
+        name: (
+            answer.prompt,
+            lesson(
+                name,
+                answer.tokens,
+                answer.whole or Watched(answer.watched, answer.logprobs),
+            ),
+        )
         for name, answer in answers.items()
     }
-    outputs, usage = _serve(engine, submissions, arrivals)
-    taken = notes(engine)
-    each: dict[str, torch.Tensor] = {}
+    outputs, usage, held = _serve(engine, submissions, arrivals)
+    taken = marks(engine)
+    requests = {}
     for name, answer in answers.items():
         if list(outputs[name].token_ids) != answer.tokens:
             raise RuntimeError(f"request {name} did not say what it was forced to")
-        each[name] = divergence(torch.tensor(answer.logprobs), taken.pop(name))
-    return Replay(
-        kl=float(torch.cat(list(each.values())).mean()),
-        kl_by_request={name: float(kl.mean()) for name, kl in each.items()},
-        usage=usage,
-    )
+        mean = taken.pop(name).mean(0)
+        requests[name] = RequestReplay(
+            kl=float(mean[KL]),
+            agreement=float(mean[AGREES]),
+            logprob=float(mean[LOGPROB]),
+            held=held[name],
+        )
+    return Replay(requests=requests, usage=usage)
 
 
 def poisson_arrivals(count: int, mean_gap: float, seed: int) -> list[int]:
@@ -159,11 +238,11 @@ def peak_need(reference: Reference, arrivals: Sequence[int], concurrency: int, p
 
 def _serve(
     engine: Any, submissions: Mapping[str, tuple[list[int], Any]], arrivals: Sequence[int]
-) -> tuple[dict[str, Any], Usage]:
+) -> tuple[dict[str, Any], Usage, dict[str, Held]]:
     """Serve all requests to their end: their outputs by name, and what it took."""
     scheduler = engine.engine_core.engine_core.scheduler
-    ledger = scheduler.ledger
-    compressions, evicted = ledger.compressions, ledger.evicted_tokens
+    ledger = getattr(scheduler, "ledger", None)  # plain vLLM evicts nothing
+    compressions, evicted = (ledger.compressions, ledger.evicted_tokens) if ledger else (0, 0)
     names: dict[str, str] = {}
     outputs: dict[str, Any] = {}
     recorder = Recorder(scheduler, names)
@@ -180,12 +259,18 @@ def _serve(
         step += 1
     recorder.detach()
     used = recorder.timeline(recorder.steps).pages_used
-    return outputs, Usage(
+    preempted = Counter(event.request for event in recorder.preempted)
+    held = {
+        name: Held(mean_pages=fmean(pages), peak_pages=max(pages), preemptions=preempted[name])
+        for name, pages in recorder.held_by_request().items()
+    }
+    usage = Usage(
         steps=recorder.steps,
         mean_pages=fmean(used),
         peak_pages=max(used),
         preemptions=len(recorder.preempted),
         recomputed_tokens=recorder.recomputed_tokens,
-        compressions=ledger.compressions - compressions,
-        evicted_tokens=ledger.evicted_tokens - evicted,
+        compressions=ledger.compressions - compressions if ledger else 0,
+        evicted_tokens=ledger.evicted_tokens - evicted if ledger else 0,
     )
+    return outputs, usage, held

@@ -96,6 +96,14 @@ class Recorder:
             tokens={name: [sample.tokens.get(name, 0) for sample in kept] for name in names},
         )
 
+    def held_by_request(self) -> dict[str, list[int]]:
+        """Pages that each request held, in each step in which it held any."""
+        held: dict[str, list[int]] = {}
+        for sample in self._samples:
+            for name, pages in sample.pages.items():
+                held.setdefault(name, []).append(pages)
+        return held
+
     def _held(self) -> list[int]:
         return [pages for sample in self._samples for pages in sample.pages.values()]
 

@@ -1,27 +1,26 @@
-"""What eviction costs, policy by policy, in the KL of forced replays.
+"""Forced replays, contender by contender: what each one's evictions cost, measured.
 
-``python -m growpage.bench.replay PROMPTS.jsonl --work FOLDER --out RESULT.json``
-
-One engine generates the reference with all the memory that it needs; one engine for each policy
-replays it in the same small pool, once with all requests at once and once as they arrive. Each
-part's result is kept in the work folder: a measurement that was stopped goes on where it was.
+One engine generates the reference with all the memory that it needs; one engine for each contender
+replays it, once for each load. Every part's result is kept in a work folder: a measurement that
+was stopped goes on where it was, and another contender may join it later.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import fmean
-from typing import Annotated, Any
+from typing import Any, Literal
 
-import typer
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from growpage.bench.divergence import ratio_interval
+from growpage.bench.contenders import Contender
+from growpage.bench.distributions import logits_files
 from growpage.bench.forced_replay import (
     Reference,
     Replay,
@@ -32,232 +31,331 @@ from growpage.bench.forced_replay import (
 )
 from growpage.bench.machine import describe_machine, describe_versions
 from growpage.bench.pool import BLOCK_SIZE, page_bytes
+from growpage.budget.config import BudgetConfig
+from growpage.budget.errors import ConfigError
 
-BASE = "fixed"
-"""The policy that the others are compared to, with the prompt protected or not as they have it."""
+Load = Literal["saturated", "varying"]
+"""All requests at once, or as they arrive by chance."""
 
-UNPROTECTED = ", prompt unprotected"
+REFERENCE = Contender(name="reference", settings={"policy": "full"})
 
 
-class Setup(BaseModel):
-    """Everything that decides the result."""
-
+class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Setup(_Frozen):
+    """What all contenders of a measurement have in common."""
 
     model: str
     """The name of the model's folder."""
     prompts: str
-    """The name of the file of prompts."""
+    """A hash of all prompts, as token ids by name."""
     requests: int = Field(ge=1)
     new_tokens: int = Field(ge=2)
     """Tokens after which an answer is cut."""
+    temperature: float = Field(ge=0)
+    """Of the reference's answers; 0 is greedy."""
     concurrency: int = Field(ge=1)
-    """Requests served at once, at most."""
-    pool_pages: int = Field(ge=1)
+    """Requests served at once, at most, unless a contender says otherwise."""
     mean_gap: float = Field(gt=0)
     """Steps between two arrivals under varying load, on average."""
+    exact: bool
+    """Whether the KL is over the whole vocabulary."""
     top: int = Field(ge=1, le=20)
-    """Tokens watched at each position."""
+    """Tokens watched at each position otherwise."""
     block_size: int = BLOCK_SIZE
+    """Tokens a page."""
     seed: int = 0
 
-    def policies(self) -> dict[str, dict[str, Any]]:
-        """The budgets that are compared, by name."""
-        share = self.pool_pages // self.concurrency * self.block_size
-        budgets: dict[str, dict[str, Any]] = {
-            BASE: {"policy": "fixed", "budget": share},
-            "elastic": {"policy": "elastic", "giver": "largest"},
-            "elastic, least loss": {"policy": "elastic", "giver": "least_loss"},
-        }
-        unprotected = {
-            f"{name}{UNPROTECTED}": {**settings, "protect_prompt": False}
-            for name, settings in budgets.items()
-        }
-        return {"full": {"policy": "full"}, **budgets, **unprotected}
-
-    def arrivals(self) -> dict[str, list[int]]:
-        """The steps at which requests arrive, by the name of the load."""
-        return {
-            "saturated": [0] * self.requests,
-            "varying": poisson_arrivals(self.requests, self.mean_gap, self.seed),
-        }
+    def arrivals(self, load: Load) -> list[int]:
+        """The step at which each request arrives."""
+        if load == "saturated":
+            return [0] * self.requests
+        return poisson_arrivals(self.requests, self.mean_gap, self.seed)
 
 
-def measure(setup: Setup, model: Path, prompts: Mapping[str, list[int]], work: Path) -> None:
-    """Run whatever part is not in the work folder yet.
+class Provenance(_Frozen):
+    """Where and when something was measured."""
 
-    Raises:
-        ValueError: the work folder belongs to another measurement.
-    """
-    work.mkdir(parents=True, exist_ok=True)
-    setup_file, reference_file = work / "setup.json", work / "reference.json"
-    if not setup_file.exists():
-        setup_file.write_text(setup.model_dump_json(indent=2))
-    elif Setup.model_validate_json(setup_file.read_text()) != setup:
-        raise ValueError(f"{work} holds parts of another measurement; give an empty folder")
-    if not reference_file.exists():
-        _in_own_process(_run_reference, setup, model, prompts, reference_file)
-    for policy in setup.policies():
-        missing = [load for load in setup.arrivals() if not _part(work, load, policy).exists()]
-        if missing:
-            _in_own_process(_run_policy, setup, model, policy, missing, work)
+    date: str
+    machine: dict[str, str | int]
+    versions: dict[str, str]
 
-
-def report(setup: Setup, work: Path) -> dict[str, Any]:
-    """The result of a finished measurement, ready for JSON."""
-    reference = Reference.model_validate_json((work / "reference.json").read_text())
-    loads: dict[str, dict[str, Any]] = {}
-    for load in setup.arrivals():
-        replays = {
-            policy: Replay.model_validate_json(_part(work, load, policy).read_text())
-            for policy in setup.policies()
-        }
-        loads[load] = {
-            policy: {
-                "kl": result.kl,
-                "kl_of_the_worst_request": max(result.kl_by_request.values()),
-                **_compared(result, replays[BASE + UNPROTECTED * policy.endswith(UNPROTECTED)]),
-                **result.model_dump(exclude={"kl"}),
-            }
-            for policy, result in replays.items()
-        }
-    return {
-        "setup": setup.model_dump(),
-        "policies": setup.policies(),
-        "arrivals": setup.arrivals(),
-        "reference": {
-            **reference.usage.model_dump(),
-            "prompt_tokens": [len(answer.prompt) for answer in reference.answers.values()],
-            "answer_tokens": [len(answer.tokens) for answer in reference.answers.values()],
-        },
-        "peak_need_of_full": {
-            load: peak_need(reference, arrivals, setup.concurrency, setup.block_size)
-            for load, arrivals in setup.arrivals().items()
-        },
-        "loads": loads,
-        "machine": describe_machine(),
-        "versions": describe_versions(),
-    }
-
-
-def _compared(result: Replay, base: Replay) -> dict[str, Any]:
-    """The ratio of the means over requests, and its 90% interval."""
-    ours, theirs = result.kl_by_request, base.kl_by_request
-    return {
-        "kl_ratio": fmean(ours.values()) / fmean(theirs.values()),
-        "kl_ratio_90": ratio_interval(ours, theirs),
-    }
-
-
-def read_prompts(file: Path, count: int, model: Path) -> dict[str, list[int]]:
-    """The first questions of a JSONL file (fields ``id`` and ``question``), as token ids.
-
-    Raises:
-        ValueError: the file holds fewer than ``count``.
-    """
-    from transformers import AutoTokenizer
-
-    lines = file.read_text().splitlines()[:count]
-    if len(lines) < count:
-        raise ValueError(f"{file} has {len(lines)} prompts, but {count} requests are asked for")
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    rows = [json.loads(line) for line in lines]
-    return {
-        row["id"]: tokenizer.apply_chat_template(
-            [{"role": "user", "content": row["question"]}],
-            add_generation_prompt=True,
-            return_dict=False,
+    @classmethod
+    def here(cls) -> Provenance:
+        """Of this process."""
+        return cls(
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            machine=describe_machine(),
+            versions=describe_versions(),
         )
-        for row in rows
+
+
+class Part(_Frozen):
+    """One contender under one load."""
+
+    contender: Contender
+    load: Load
+    pool_pages: int
+    concurrency: int
+    page_bytes: int
+    """Bytes of one of its pages, over all layers."""
+    replay: Replay
+    provenance: Provenance
+
+
+class Measurement(_Frozen):
+    """All that was measured."""
+
+    setup: Setup
+    reference: Reference
+    reference_provenance: Provenance
+    families: dict[str, str | None]
+    """By request."""
+    need: dict[Load, int]
+    """Pages that full KV takes at its peak."""
+    parts: list[Part]
+
+
+def prompts_hash(prompts: Mapping[str, list[int]]) -> str:
+    """What tells these prompts from others."""
+    return hashlib.sha256(json.dumps(list(prompts.items())).encode()).hexdigest()[:16]
+
+
+def exact_bytes(model: Path, requests: int, new_tokens: int) -> int:
+    """Bytes on disk that whole distributions of all answers take at most."""
+    return sum(file.bytes for file in logits_files(model, Path(), requests, new_tokens))
+
+
+def check(contenders: Sequence[Contender], block_size: int = BLOCK_SIZE) -> None:
+    """Refuse what no engine would start with, before the first one is started.
+
+    Raises:
+        ConfigError: a contender's settings do not fit pages of so many tokens.
+    """
+    for contender in contenders:
+        if contender.settings is not None:
+            try:
+                BudgetConfig.of(contender.settings).for_block_size(block_size)
+            except ConfigError as error:
+                raise ConfigError(f"{contender.name}: {error}") from None
+
+
+def measure(
+    setup: Setup,
+    model: Path,
+    prompts: Mapping[str, list[int]],
+    contenders: Sequence[Contender],
+    *,
+    work: Path,
+    pool: str = "50%",
+    loads: Sequence[Load] = ("saturated", "varying"),
+    families: Mapping[str, str | None] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Measurement:
+    """Run whatever is not in the work folder yet.
+
+    Args:
+        setup: what all have in common.
+        model: the model's folder.
+        prompts: token ids by name.
+        contenders: what is compared.
+        work: where parts are kept.
+        pool: pages of a contender's pool, or the share of what full KV takes at its peak with all
+            requests at once; a contender's own wins.
+        loads: how requests arrive.
+        families: of the requests, for the report.
+        say: takes a line on each part that is done.
+
+    Raises:
+        ConfigError: the work folder belongs to another measurement, or a contender is wrong.
+        RuntimeError: an engine failed; its log is in the work folder.
+    """
+    check(contenders, setup.block_size)
+    work.mkdir(parents=True, exist_ok=True)
+    _claim(work, setup)
+    stored = _reference(setup, model, prompts, work, say)
+    runs = [_Run.of(each, setup, stored.reference, pool) for each in contenders]
+    found = {
+        (run.contender.name, load): _kept_part(work, run, load) for run in runs for load in loads
     }
+    for run in runs:
+        missing = [load for load in loads if found[run.contender.name, load] is None]
+        if missing:
+            for part in _in_own_process(work, _replay, setup, model, run, missing, work):
+                found[run.contender.name, part.load] = part
+                say(
+                    f"{run.contender.name}, {part.load}: KL {part.replay.kl:.2g}, "
+                    f"{part.replay.usage.steps} steps"
+                )
+    return Measurement(
+        setup=setup,
+        reference=stored.reference,
+        reference_provenance=stored.provenance,
+        families=dict(families or dict.fromkeys(prompts)),
+        need={load: _need(setup, stored.reference, setup.concurrency, load) for load in loads},
+        parts=[part for part in found.values() if part is not None],
+    )
 
 
-def _run_reference(setup: Setup, model: Path, prompts: Mapping[str, list[int]], file: Path) -> None:
+class _Stored(_Frozen):
+    """The reference's file."""
+
+    reference: Reference
+    provenance: Provenance
+
+
+class _Run(_Frozen):
+    """A contender with its memory."""
+
+    contender: Contender
+    pool_pages: int
+    concurrency: int
+
+    @classmethod
+    def of(cls, contender: Contender, setup: Setup, reference: Reference, pool: str) -> _Run:
+        concurrency = contender.concurrency or setup.concurrency
+        need = _need(setup, reference, concurrency, "saturated")
+        shared = contender.model_copy(update={"pool": contender.pool or pool})
+        pages = shared.pool_pages(need, need)
+        longest = max(answer.length for answer in reference.answers.values())
+        least = -(-longest // setup.block_size)
+        if contender.policy in ("full", "plain") and pages < least:
+            raise ConfigError(
+                f"{contender.name}: a pool of {pages} pages cannot hold the longest request, which "
+                f"needs {least} with full KV: give it pool={least} or more"
+            )
+        return cls(contender=contender, pool_pages=pages, concurrency=concurrency)
+
+
+def _need(setup: Setup, reference: Reference, concurrency: int, load: Load) -> int:
+    return peak_need(reference, setup.arrivals(load), concurrency, setup.block_size)
+
+
+def _claim(work: Path, setup: Setup) -> None:
+    """Make the folder this measurement's, unless it is another's."""
+    file = work / "setup.json"
+    if not file.exists():
+        file.write_text(setup.model_dump_json(indent=2) + "\n")
+        return
+    try:
+        kept = Setup.model_validate_json(file.read_text())
+    except ValidationError:
+        raise ConfigError(f"{file} is no setup of a replay; give another work folder") from None
+    for name, value in setup.model_dump().items():
+        if getattr(kept, name) != value:
+            raise ConfigError(
+                f"{work} holds parts of another measurement, whose {name} is "
+                f"{getattr(kept, name)} and not {value}; give another work folder"
+            )
+
+
+def _kept_part(work: Path, run: _Run, load: Load) -> Part | None:
+    file = _part_file(work, run.contender, load)
+    if not file.exists():
+        return None
+    part = Part.model_validate_json(file.read_text())
+    kept = _Run(contender=part.contender, pool_pages=part.pool_pages, concurrency=part.concurrency)
+    if kept != run:
+        raise ConfigError(
+            f"{work} holds another contender called {run.contender.name!r}, with "
+            f"{kept.contender.settings} in {kept.pool_pages} pages: give this one another name"
+        )
+    return part
+
+
+def _part_file(work: Path, contender: Contender, load: Load) -> Path:
+    return work / f"{load}-{contender.slug}.json"
+
+
+def _reference(
+    setup: Setup,
+    model: Path,
+    prompts: Mapping[str, list[int]],
+    work: Path,
+    say: Callable[[str], None],
+) -> _Stored:
+    file = work / "reference.json"
+    if not file.exists():
+        _in_own_process(work, _generate, setup, model, prompts, work)
+        say("reference: generated with full KV")
+    return _Stored.model_validate_json(file.read_text())
+
+
+def _generate(setup: Setup, model: Path, prompts: Mapping[str, list[int]], work: Path) -> None:
     longest = max(map(len, prompts.values())) + setup.new_tokens
     pages = setup.concurrency * -(-longest // setup.block_size)
-    engine = _engine(setup, model, {"policy": "full"}, longest, pages)
-    file.write_text(generate(engine, prompts, setup.new_tokens, setup.top).model_dump_json())
+    reference = generate(
+        _engine(setup, model, REFERENCE, longest, pages, setup.concurrency),
+        prompts,
+        setup.new_tokens,
+        setup.top,
+        keep=logits_files(model, work, len(prompts), setup.new_tokens) if setup.exact else None,
+        temperature=setup.temperature,
+        seed=setup.seed,
+    )
+    _write(work / "reference.json", _Stored(reference=reference, provenance=Provenance.here()))
 
 
-def _run_policy(setup: Setup, model: Path, policy: str, loads: list[str], work: Path) -> None:
-    reference = Reference.model_validate_json((work / "reference.json").read_text())
-    answers = reference.answers.values()
-    longest = max(len(answer.prompt) + len(answer.tokens) for answer in answers)
-    engine = _engine(setup, model, setup.policies()[policy], longest, setup.pool_pages)
+def _replay(setup: Setup, model: Path, run: _Run, loads: list[Load], work: Path) -> list[Part]:
+    stored = _Stored.model_validate_json((work / "reference.json").read_text())
+    longest = max(answer.length for answer in stored.reference.answers.values())
+    engine = _engine(setup, model, run.contender, longest, run.pool_pages, run.concurrency)
+    parts = []
     for load in loads:
-        result = replay(engine, reference, setup.arrivals()[load])
-        _part(work, load, policy).write_text(result.model_dump_json())
-        typer.echo(f"{load}, {policy}: KL {result.kl:.4f}", err=True)
+        part = Part(
+            contender=run.contender,
+            load=load,
+            pool_pages=run.pool_pages,
+            concurrency=run.concurrency,
+            page_bytes=page_bytes(model, setup.block_size, run.contender.kv_cache_dtype),
+            replay=replay(engine, stored.reference, setup.arrivals(load)),
+            provenance=Provenance.here(),
+        )
+        _write(_part_file(work, run.contender, load), part)
+        parts.append(part)
+    return parts
 
 
-def _in_own_process(run: Callable[..., None], *args: Any) -> None:
-    """None inherits another's memory or engine."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        pool.submit(run, *args).result()
-
-
-def _part(work: Path, load: str, policy: str) -> Path:
-    return work / f"{load}-{policy.replace(', ', '-').replace(' ', '-')}.json"
+def _write(file: Path, content: BaseModel) -> None:
+    """Whole or not at all, whenever the process is ended."""
+    partial = file.with_suffix(".part")
+    partial.write_text(content.model_dump_json())
+    partial.replace(file)
 
 
 def _engine(
-    setup: Setup, model: Path, settings: Mapping[str, Any], longest: int, pages: int
+    setup: Setup, model: Path, contender: Contender, longest: int, pages: int, concurrency: int
 ) -> Any:
-    """An engine with a pool of ``pages``, for requests of at most ``longest`` tokens."""
-    # Only now: vLLM reads it when it is imported.
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    from vllm import LLM
-
-    from growpage import engine_kwargs
+    from growpage.bench.engine import start_engine
     from growpage.bench.teacher import TEACHER
 
-    return LLM(
-        str(model),
-        enforce_eager=True,
-        async_scheduling=False,
-        enable_prefix_caching=False,
+    return start_engine(
+        model,
+        contender,
+        pool_pages=pages,
+        concurrency=concurrency,
+        longest=longest,
         block_size=setup.block_size,
-        max_num_seqs=setup.concurrency,
-        max_model_len=-(-longest // setup.block_size) * setup.block_size,
-        kv_cache_memory_bytes=(pages + 1) * page_bytes(model, setup.block_size),  # the null block
         seed=setup.seed,
         logits_processors=[TEACHER],
-        **engine_kwargs(**settings),
     ).llm_engine
 
 
-def main(
-    prompts: Annotated[Path, typer.Argument(help="JSONL with fields id and question.")],
-    work: Annotated[Path, typer.Option(help="Folder for the results of parts.")],
-    out: Annotated[Path, typer.Option(help="Where the result goes, as JSON.")],
-    model: Annotated[Path | None, typer.Option(help="A model's folder; default: ours.")] = None,
-    requests: int = 16,
-    new_tokens: int = 200,
-    concurrency: int = 8,
-    pool_pages: int = 40,
-    mean_gap: float = 25,
-    top: int = 20,
-    seed: int = 0,
-) -> None:
-    """Measure what each policy's evictions cost, in the KL of forced replays."""
-    if model is None:
-        from growpage.models import smollm2
-
-        model = smollm2.ensure()
-    setup = Setup(
-        model=model.name,
-        prompts=prompts.name,
-        requests=requests,
-        new_tokens=new_tokens,
-        concurrency=concurrency,
-        pool_pages=pool_pages,
-        mean_gap=mean_gap,
-        top=top,
-        seed=seed,
-    )
-    measure(setup, model, read_prompts(prompts, requests, model), work)
-    out.write_text(json.dumps(report(setup, work), indent=2) + "\n")
+def _in_own_process(work: Path, run: Callable[..., Any], *args: Any) -> Any:
+    """None inherits another's memory or engine; what the engine prints goes to a file."""
+    with ProcessPoolExecutor(1, get_context("spawn"), _log_to, (work / "engine.log",)) as pool:
+        try:
+            return pool.submit(run, *args).result()
+        except ConfigError:
+            raise
+        except Exception as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise RuntimeError(f"an engine failed: {first} (see {work}/engine.log)") from error
 
 
-if __name__ == "__main__":
-    typer.run(main)
+def _log_to(file: Path) -> None:
+    with file.open("ab") as log:
+        for descriptor in (1, 2):
+            os.dup2(log.fileno(), descriptor)

@@ -34,17 +34,17 @@ class Estimate:
 
 def mean(figures: Mapping[str, float], seed: int = 0) -> Estimate:
     """The mean over requests."""
-    return _estimate(lambda drawn: drawn.mean(axis=-1), seed, figures)
+    return estimate(lambda drawn: drawn.mean(axis=-1), seed, figures)
 
 
 def difference(ours: Mapping[str, float], theirs: Mapping[str, float], seed: int = 0) -> Estimate:
     """mean(ours) - mean(theirs), over the same requests."""
-    return _estimate(lambda a, b: a.mean(axis=-1) - b.mean(axis=-1), seed, ours, theirs)
+    return estimate(lambda a, b: a.mean(axis=-1) - b.mean(axis=-1), seed, ours, theirs)
 
 
 def ratio(ours: Mapping[str, float], theirs: Mapping[str, float], seed: int = 0) -> Estimate:
     """mean(ours) / mean(theirs), over the same requests."""
-    return _estimate(lambda a, b: _ratio(a.mean(axis=-1), b.mean(axis=-1)), seed, ours, theirs)
+    return estimate(lambda a, b: _ratio(a.mean(axis=-1), b.mean(axis=-1)), seed, ours, theirs)
 
 
 def loss_ratio(
@@ -59,7 +59,7 @@ def loss_ratio(
         at_full = full.mean(axis=-1)
         return _ratio(at_full - a.mean(axis=-1), at_full - b.mean(axis=-1))
 
-    return _estimate(compute, seed, ours, theirs, reference)
+    return estimate(compute, seed, ours, theirs, reference)
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
@@ -69,10 +69,19 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
         )
 
 
-def _estimate(
+def estimate(
     compute: Callable[..., np.ndarray], seed: int, *figures: Mapping[str, float]
 ) -> Estimate:
-    """``compute`` of ``[..., requests]`` arrays, on the requests as they are and as drawn."""
+    """``compute`` of ``[..., requests]`` arrays, on the requests as they are and as drawn.
+
+    Args:
+        compute: takes one array for each of ``figures``, and leaves out their last axis.
+        seed: of the draws.
+        figures: by request.
+
+    Raises:
+        ValueError: they are not of the same requests.
+    """
     names = list(figures[0])
     for other in figures[1:]:
         if set(other) != set(names):

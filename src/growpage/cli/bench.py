@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from growpage.cli.quality_answers import answers
+from growpage.cli.quality_replay import replay
 
 bench_app = typer.Typer(
     help="Measure quality and throughput, on your model and your data.",
@@ -16,3 +17,4 @@ quality_app = typer.Typer(
 )
 bench_app.add_typer(quality_app, name="quality")
 quality_app.command("answers")(answers)
+quality_app.command("replay")(replay)

@@ -1,0 +1,150 @@
+"""``growpage bench quality replay``: what eviction costs, on answers given with full KV."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from growpage.bench.contenders import Contender, read_contenders
+from growpage.budget.errors import ConfigError
+
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "": 1}
+
+
+LoadChoice = Literal["saturated", "varying", "both"]
+
+
+def replay(
+    prompts: Annotated[
+        Path, typer.Argument(help="JSONL with a question a line (and an id and a family).")
+    ],
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a Hugging Face model.  [default: the embedded model]"),
+    ] = None,
+    contender: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A policy and its settings, as in 'fixed:budget=256'; may be repeated.  [default: "
+            "full, fixed at several budgets, random, every, growpage, elastic]"
+        ),
+    ] = None,
+    contenders: Annotated[
+        Path | None, typer.Option(help="YAML list of contenders, each a mapping with a policy.")
+    ] = None,
+    work: Annotated[
+        Path, typer.Option(help="Folder for finished parts: a stopped measurement goes on there.")
+    ] = Path("replay-out"),
+    out: Annotated[
+        Path | None, typer.Option(help="The report, as JSON.  [default: WORK/replay.json]")
+    ] = None,
+    requests: Annotated[int, typer.Option(min=2, help="Questions taken from the file.")] = 16,
+    new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer, at most.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, help="Of the answers; 0 is greedy.")] = 0.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once, at most.")] = 8,
+    pool: Annotated[
+        str, typer.Option(help="Pages of the pool, or the share of what full KV needs at its peak.")
+    ] = "50%",
+    load: Annotated[
+        LoadChoice, typer.Option(help="All requests at once, or as they arrive by chance.")
+    ] = "both",
+    mean_gap: Annotated[
+        float, typer.Option(min=0.01, help="Steps between two arrivals, when they vary.")
+    ] = 25,
+    base: Annotated[
+        str | None, typer.Option(help="Name of a contender that the others are compared to.")
+    ] = None,
+    exact_bytes: Annotated[
+        str, typer.Option(help="Disk for whole distributions; where more is needed: the likeliest.")
+    ] = "8GiB",
+    top: Annotated[int, typer.Option(min=1, max=20, help="Those likeliest tokens.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Of arrivals, answers and intervals.")] = 0,
+) -> None:
+    """Feed answers given with full KV back token by token, and compare what would have been said.
+
+    Every contender is judged at the same positions of the same text: KL to full
+    KV, whether the likeliest token is the same, perplexity; at the memory that
+    each request held. Takes minutes; one engine after the other.
+    """
+    limit = _bytes(exact_bytes)
+    _check_pool(pool)
+    named = read_contenders(contender or [], contenders) if contender or contenders else None
+    # Only now: the other commands need none of this, and it is slow to import.
+    from growpage.bench.prompts import read_prompts, tokenize
+    from growpage.bench.replay import Load, Setup, measure, prompts_hash
+    from growpage.bench.replay import exact_bytes as bytes_needed
+    from growpage.bench.replay_defaults import default_contenders
+    from growpage.bench.replay_report import summarise
+    from growpage.bench.replay_table import tables
+    from growpage.models import smollm2
+
+    questions = read_prompts(prompts, requests)
+    folder = model or smollm2.ensure()
+    tokens = tokenize(folder, questions)
+    chosen = named or default_contenders(max(map(len, tokens.values())) + new_tokens)
+    _check_base(base, chosen)
+    loads: list[Load] = ["saturated", "varying"] if load == "both" else [load]
+    setup = Setup(
+        model=folder.resolve().name,
+        prompts=prompts_hash(tokens),
+        requests=requests,
+        new_tokens=new_tokens,
+        temperature=temperature,
+        concurrency=concurrency,
+        mean_gap=mean_gap,
+        exact=bytes_needed(folder, requests, new_tokens) <= limit,
+        top=top,
+        seed=seed,
+    )
+    measurement = measure(
+        setup,
+        folder,
+        tokens,
+        chosen,
+        work=work,
+        pool=pool,
+        loads=loads,
+        families={each.id: each.family for each in questions},
+        say=lambda line: typer.echo(line, err=True),
+    )
+    report = {
+        "command": shlex.join(["growpage", *sys.argv[1:]]),
+        "questions": prompts.name,
+        **summarise(measurement, base=base, seed=seed),
+    }
+    file = out or work / "replay.json"
+    file.write_text(json.dumps(report, indent=2) + "\n")
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    console.print(f"KL {report['kl']}; {report['intervals']}\n", highlight=False)
+    for table in tables(report):
+        console.print(table, "")
+    console.print(f"Report: {file}", highlight=False)
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]iB)?", text.strip())
+    if match is None:
+        raise ConfigError(f"--exact-bytes is {text!r}, but must be bytes, such as 8GiB or 500MiB")
+    return int(float(match[1]) * UNITS[match[2] or ""])
+
+
+def _check_pool(pool: str) -> None:
+    try:
+        Contender(name="pool", settings=None, pool=pool)
+    except ValueError:
+        raise ConfigError(
+            f"--pool is {pool!r}, but must be pages, such as 40, or a share, such as 50%"
+        ) from None
+
+
+def _check_base(base: str | None, contenders: list[Contender]) -> None:
+    names = [each.name for each in contenders]
+    if base is not None and base not in names:
+        raise ConfigError(f"--base is {base!r}, but must be one of {', '.join(names)}")
