@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from growpage.bench.divergence import divergence, ratio_interval
+from growpage.bench.divergence import divergence, exact_divergence
 from growpage.bench.forced_replay import poisson_arrivals
 
 
@@ -24,12 +26,17 @@ def test_what_is_not_watched_counts_as_one_token() -> None:
     assert divergence(p[:, :2].log(), q[:, :2].log()).item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_interval_of_a_constant_ratio_is_that_ratio() -> None:
-    base = {"a": 1.0, "b": 3.0, "c": 7.0}
-    half = {name: kl / 2 for name, kl in base.items()}
-    assert ratio_interval(half, base) == pytest.approx((0.5, 0.5))
-    low, high = ratio_interval({"a": 1.0, "b": 1.0, "c": 1.0}, base)
-    assert low < 3 / 11 < high
+def test_the_whole_divergence_counts_every_token() -> None:
+    p = torch.tensor([[0.5, 0.3, 0.1, 0.1], [0.25, 0.25, 0.25, 0.25]])
+    q = torch.tensor([[0.4, 0.2, 0.1, 0.3], [0.25, 0.25, 0.25, 0.25]])
+    expected = (p * (p / q).log()).sum(-1).tolist()
+    assert exact_divergence(p.log(), q.log()).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_the_reference_cannot_say_adds_nothing() -> None:
+    p, q = torch.tensor([[0.5, 0.5, 0.0, 0.0]]), torch.tensor([[0.25, 0.5, 0.25, 0.0]])
+    expected = 0.5 * math.log(2)
+    assert exact_divergence(p.log(), q.log()).item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_arrivals_start_at_zero_and_keep_the_mean_gap() -> None:
