@@ -83,7 +83,7 @@ def pages_figure(
         families: each request's family, in the order of submission.
         theme: colours.
     """
-    with _style(theme):
+    with style(theme):
         figure = Figure(figsize=(max(6.8, 0.9 + 3.1 * len(results)), 4.8), layout="constrained")
         panels = figure.subplots(1, len(results), sharex=True, sharey=True, squeeze=False)[0]
         peak = _peak(results)
@@ -103,7 +103,7 @@ def pages_panel(
     theme: Theme = LIGHT,
 ) -> Figure:
     """One policy's panel of :func:`pages_figure` alone, on the scale of all ``results``."""
-    with _style(theme):
+    with style(theme):
         figure = Figure(figsize=(4.2, 3.9), layout="constrained")
         panel = figure.subplots()
         _draw_lanes(panel, result, families, _peak(results), theme)
@@ -122,7 +122,7 @@ def pool_figure(
         theme: colours.
         width: of the figure, in inches.
     """
-    with _style(theme):
+    with style(theme):
         figure = Figure(figsize=(width, 4.6), layout="constrained")
         pool, residents = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         limit = min(result.pool_pages for result in results)
@@ -169,7 +169,8 @@ def _saved(figure: Figure, kind: str, dpi: int) -> bytes:
     return file.getvalue()
 
 
-def _style(theme: Theme) -> AbstractContextManager[None]:
+def style(theme: Theme) -> AbstractContextManager[None]:
+    """What all figures have in common, for as long as one is made."""
     return rc_context(
         {
             "font.family": "DejaVu Sans",

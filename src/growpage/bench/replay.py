@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
@@ -126,6 +127,22 @@ def prompts_hash(prompts: Mapping[str, list[int]]) -> str:
 def exact_bytes(model: Path, requests: int, new_tokens: int) -> int:
     """Bytes on disk that whole distributions of all answers take at most."""
     return sum(file.bytes for file in logits_files(model, Path(), requests, new_tokens))
+
+
+def check_lengths(model: Path, prompts: Mapping[str, list[int]], new_tokens: int) -> None:
+    """Refuse requests that are longer than the model's context.
+
+    Raises:
+        ConfigError: one is.
+    """
+    config = json.loads((model / "config.json").read_text())
+    limit = config.get("max_position_embeddings")
+    name, longest = max(prompts.items(), key=lambda item: len(item[1]))
+    if limit is not None and len(longest) + new_tokens > limit:
+        raise ConfigError(
+            f"question {name!r} has {len(longest)} tokens, and {new_tokens} new ones do not fit "
+            f"into the model's context of {limit}: ask for fewer, or leave the question out"
+        )
 
 
 def check(contenders: Sequence[Contender], block_size: int = BLOCK_SIZE) -> None:
@@ -278,9 +295,22 @@ def _reference(
 ) -> _Stored:
     file = work / "reference.json"
     if not file.exists():
+        if setup.exact:
+            _check_space(work, exact_bytes(model, setup.requests, setup.new_tokens))
         _in_own_process(work, _generate, setup, model, prompts, work)
         say("reference: generated with full KV")
     return _Stored.model_validate_json(file.read_text())
+
+
+def _check_space(work: Path, needed: int) -> None:
+    """A mapped file that cannot be written ends the process without a word: look before."""
+    free = shutil.disk_usage(work).free
+    if free < needed:
+        raise ConfigError(
+            f"whole distributions take up to {needed / 2**30:.1f} GiB and the disk of {work} has "
+            f"{free / 2**30:.1f} GiB free: make room, or compare the likeliest tokens alone "
+            "(--exact-bytes 0)"
+        )
 
 
 def _generate(setup: Setup, model: Path, prompts: Mapping[str, list[int]], work: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -203,7 +204,10 @@ def _figures(
 
 
 def _ratio(found: Estimate | None) -> dict[str, Any] | None:
-    return None if found is None else {**asdict(found), "resolved": found.resolves(1)}
+    """Nothing where a KL of zero is divided by."""
+    if found is None or not all(map(isfinite, asdict(found).values())):
+        return None
+    return {**asdict(found), "resolved": found.resolves(1)}
 
 
 def _kl(part: Part, names: Iterable[str]) -> dict[str, float]:

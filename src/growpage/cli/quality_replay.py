@@ -77,8 +77,16 @@ def replay(
     _check_pool(pool)
     named = read_contenders(contender or [], contenders) if contender or contenders else None
     # Only now: the other commands need none of this, and it is slow to import.
+    try:
+        from growpage.bench.figures import to_png
+        from growpage.bench.replay_figure import replay_figure
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"growpage bench quality replay needs {error.name}: pip install 'growpage[demo]'"
+        ) from error
+    from growpage.bench.pool import page_bytes
     from growpage.bench.prompts import read_prompts, tokenize
-    from growpage.bench.replay import Load, Setup, measure, prompts_hash
+    from growpage.bench.replay import Load, Setup, check_lengths, measure, prompts_hash
     from growpage.bench.replay import exact_bytes as bytes_needed
     from growpage.bench.replay_defaults import default_contenders
     from growpage.bench.replay_report import summarise
@@ -86,8 +94,13 @@ def replay(
     from growpage.models import smollm2
 
     questions = read_prompts(prompts, requests)
-    folder = model or smollm2.ensure()
+    try:
+        folder = model or smollm2.ensure()
+        page_bytes(folder)  # says whether it is a model's folder
+    except (smollm2.ModelError, ValueError) as error:
+        raise ConfigError(str(error)) from error
     tokens = tokenize(folder, questions)
+    check_lengths(folder, tokens, new_tokens)
     chosen = named or default_contenders(max(map(len, tokens.values())) + new_tokens)
     _check_base(base, chosen)
     loads: list[Load] = ["saturated", "varying"] if load == "both" else [load]
@@ -103,29 +116,36 @@ def replay(
         top=top,
         seed=seed,
     )
-    measurement = measure(
-        setup,
-        folder,
-        tokens,
-        chosen,
-        work=work,
-        pool=pool,
-        loads=loads,
-        families={each.id: each.family for each in questions},
-        say=lambda line: typer.echo(line, err=True),
-    )
+    try:
+        measurement = measure(
+            setup,
+            folder,
+            tokens,
+            chosen,
+            work=work,
+            pool=pool,
+            loads=loads,
+            families={each.id: each.family for each in questions},
+            say=lambda line: typer.echo(line, err=True),
+        )
+    except RuntimeError as error:  # an engine's
+        typer.echo(f"growpage: {error}", err=True)
+        raise typer.Exit(1) from error
     report = {
         "command": shlex.join(["growpage", *sys.argv[1:]]),
         "questions": prompts.name,
         **summarise(measurement, base=base, seed=seed),
     }
     file = out or work / "replay.json"
-    file.write_text(json.dumps(report, indent=2) + "\n")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
+    picture = file.with_suffix(".png")
+    picture.write_bytes(to_png(replay_figure(report)))
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(f"KL {report['kl']}; {report['intervals']}\n", highlight=False)
     for table in tables(report):
         console.print(table, "")
-    console.print(f"Report: {file}", highlight=False)
+    console.print(f"Report: {file}, figure: {picture}", highlight=False)
 
 
 def _bytes(text: str) -> int:

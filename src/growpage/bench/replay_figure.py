@@ -1,0 +1,105 @@
+"""The figure of a report on replays: KL against the memory that requests held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from growpage.bench.figures import LIGHT, Theme, style
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#1b1f24", "#8b949e")
+"""Okabe and Ito's, for those lines that the theme has no colour for."""
+
+MARKERS = "osD^vPX<>"
+
+LEAST = 1e-6
+"""KL below which a contender lost nothing, and has no place on a logarithmic axis."""
+
+
+def replay_figure(report: Mapping[str, Any], theme: Theme = LIGHT) -> Figure:
+    """One panel a load, one line a policy; bars are the intervals of the mean.
+
+    Args:
+        report: of :func:`growpage.bench.replay_report.summarise`.
+        theme: colours.
+    """
+    loads = report["loads"]
+    looks = _looks(loads, theme)
+    with style(theme):
+        figure = Figure(figsize=(1.2 + 4.4 * len(loads), 4.6), layout="constrained")
+        panels = figure.subplots(1, len(loads), sharex=True, sharey=True, squeeze=False)[0]
+        for panel, (load, contenders) in zip(panels, loads.items(), strict=True):
+            _draw(panel, contenders, looks, theme)
+            panel.set_title(f"{load} load", loc="left", weight="bold")
+            panel.set_yscale("log")
+            panel.set_xlim(0)
+            panel.grid(axis="y")
+        panels[0].set_ylabel("KL to full KV, nats a token")
+        figure.supxlabel("KV memory that a request holds, MiB", color=theme.muted, size="medium")
+        figure.suptitle("What eviction costs, at the memory held", x=0.01, ha="left", weight="bold")
+        handles: dict[str, Any] = {}
+        for panel in panels:
+            handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+        figure.legend(
+            list(handles.values()), list(handles), loc="outside lower center", ncols=3, fontsize=8
+        )
+    return figure
+
+
+def _looks(loads: Mapping[str, Mapping[str, Any]], theme: Theme) -> dict[str, tuple[str, str]]:
+    """Colour and marker by line."""
+    names = dict.fromkeys(each["line"] for rows in loads.values() for each in rows.values())
+    fixed = {name: colour for name, colour in theme.lines.items() if name in names}
+    free = [colour for colour in COLOURS if colour not in fixed.values()]
+    others = [name for name in names if name not in fixed]
+    colours = fixed | {name: free[index % len(free)] for index, name in enumerate(others)}
+    return {
+        name: (colours[name], MARKERS[index % len(MARKERS)]) for index, name in enumerate(names)
+    }
+
+
+def _draw(
+    axes: Axes,
+    contenders: Mapping[str, Mapping[str, Any]],
+    looks: Mapping[str, tuple[str, str]],
+    theme: Theme,
+) -> None:
+    for line, (colour, marker) in looks.items():
+        points = sorted(
+            (
+                (each["mean_bytes"] / 2**20, each["kl"])
+                for each in contenders.values()
+                if each["line"] == line and each["kl"]["value"] > LEAST
+            ),
+            key=itemgetter(0),
+        )
+        if points:
+            memory, kl = zip(*points, strict=True)
+            values = [each["value"] for each in kl]
+            bars = [
+                [each["value"] - max(each["low"], LEAST) for each in kl],
+                [each["high"] - each["value"] for each in kl],
+            ]
+            axes.errorbar(
+                memory,
+                values,
+                yerr=[[max(bar, 0.0) for bar in side] for side in bars],
+                color=colour,
+                marker=marker,
+                markersize=4.5,
+                elinewidth=0.8,
+                label=line,
+            )
+    for name, each in contenders.items():
+        if each["kl"]["value"] <= LEAST:
+            axes.axvline(
+                each["mean_bytes"] / 2**20,
+                color=theme.muted,
+                linewidth=1,
+                linestyle=(0, (4, 3)),
+                label=f"{name}: nothing lost",
+            )
