@@ -1,7 +1,7 @@
 """What each policy's evictions cost the default model: bounds that a broken score would break.
 
-Each bound is about 1.5 times what was measured when it was set, and below what evicting the
-wrong tokens costs.
+Each upper bound is about 1.5 times what was measured when it was set; the lower ones see that
+something was evicted at all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUESTIONS = (
     "Write a short story about a lighthouse keeper who finds a letter in a bottle.",
     "List the planets of the solar system in order, with one sentence about each of them.",
 )
-NEW_TOKENS = 96
+NEW_TOKENS = 144
 TOGETHER = [0] * len(QUESTIONS)
 
 SETTINGS: dict[str, Any] = {
@@ -52,13 +52,13 @@ def reference(
     ("budget", "pages", "least", "most"),
     [
         pytest.param({"policy": "full"}, 24, 0, 1e-9, id="full"),
-        pytest.param({"policy": "fixed", "budget": 64}, 24, 0.01, 9, id="fixed"),
+        pytest.param({"policy": "fixed", "budget": 64}, 24, 0.08, 0.25, id="fixed"),
         pytest.param(
-            {"policy": "fixed", "budget": 64, "score": "random"}, 24, 0.01, 9, id="random"
+            {"policy": "fixed", "budget": 64, "score": "random"}, 24, 0.15, 0.6, id="random"
         ),
-        pytest.param({"policy": "growpage", "min_pages": 2}, 24, 0.001, 9, id="growpage"),
-        pytest.param({"policy": "every", "min_pages": 2}, 24, 0.001, 9, id="every"),
-        pytest.param({"policy": "elastic", "min_pages": 2}, 10, 0.001, 9, id="elastic"),
+        pytest.param({"policy": "growpage", "tau": 4}, 24, 0.01, 0.065, id="growpage"),
+        pytest.param({"policy": "every"}, 24, 0.01, 0.065, id="every"),
+        pytest.param({"policy": "elastic"}, 9, 0.005, 0.04, id="elastic"),
     ],
 )
 def test_what_is_lost(
@@ -72,5 +72,4 @@ def test_what_is_lost(
 ) -> None:
     engine = start_engine(budget, pages=pages, model=smollm2_path, **SETTINGS)
     result = replay(engine.llm.llm_engine, reference, TOGETHER)
-    print(budget, {n: round(r.kl, 4) for n, r in result.requests.items()}, result.kl, result.usage)
     assert least <= result.kl <= most
