@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from growpage.budget.errors import ConfigError
+from growpage.cli.app import app
 from tests.engine.tiny_models import tiny_llama
 
 pytestmark = pytest.mark.engine
@@ -19,10 +22,10 @@ pytestmark = pytest.mark.engine
 def model(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path) -> Path:
     """A tiny model with real words."""
     folder = tiny_llama(tmp_path_factory, vocab_size=49152)
-    for file in smollm2_path.glob("*token*"):
+    for file in (*smollm2_path.glob("*token*"), *smollm2_path.glob("*.jinja")):
         shutil.copy(file, folder)
-    for file in smollm2_path.glob("*.jinja"):
-        shutil.copy(file, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     return folder
 
 
@@ -92,14 +95,19 @@ def test_from_questions_to_a_report(model: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_started(
-    smollm2_path: Path, tmp_path: Path, arguments: list[str], message: str
+    smollm2_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     line = json.dumps({"question": "Why?"}) + "\n"
     (tmp_path / "one.jsonl").write_text(line)
     (tmp_path / "two.jsonl").write_text(line + line)
     (tmp_path / "bad.jsonl").write_text(line + "nonsense\n")
-    result = replay(tmp_path, *arguments)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    result = CliRunner().invoke(app, ["bench", "quality", "replay", *arguments])
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
+    assert len(str(result.exception).splitlines()) == 1
     assert not list(tmp_path.glob("replay-out/*"))
