@@ -37,9 +37,11 @@ def replay_figure(report: Mapping[str, Any], theme: Theme = LIGHT) -> Figure:
             panel.set_title(f"{load} load", loc="left", weight="bold")
             panel.set_yscale("log")
             panel.set_xlim(0)
+            panel.set_xlabel("KV memory that a request holds, MiB")
             panel.grid(axis="y")
         panels[0].set_ylabel("KL to full KV, nats a token")
-        figure.supxlabel("KV memory that a request holds, MiB", color=theme.muted, size="medium")
+        # An interval may reach down to nothing; the figure ends below the least mean.
+        panels[0].set_ylim(bottom=_least(loads) / 3)
         figure.suptitle("What eviction costs, at the memory held", x=0.01, ha="left", weight="bold")
         handles: dict[str, Any] = {}
         for panel in panels:
@@ -48,6 +50,12 @@ def replay_figure(report: Mapping[str, Any], theme: Theme = LIGHT) -> Figure:
             list(handles.values()), list(handles), loc="outside lower center", ncols=3, fontsize=8
         )
     return figure
+
+
+def _least(loads: Mapping[str, Mapping[str, Any]]) -> float:
+    """The least mean KL that is drawn."""
+    means = [each["kl"]["value"] for rows in loads.values() for each in rows.values()]
+    return min((kl for kl in means if kl > LEAST), default=LEAST)
 
 
 def _looks(loads: Mapping[str, Mapping[str, Any]], theme: Theme) -> dict[str, tuple[str, str]]:
