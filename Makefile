@@ -24,7 +24,7 @@ DEPENDENCIES := $(VENV)/.dependencies-$(call hash,$(LOCK))
 MONITORING := $(VENV)/monitoring/.complete
 PROJECT := $(VENV)/.project-$(call hash,pyproject.toml src/growpage/_version.py)
 
-.PHONY: help setup demo soak test lint format manifests lock seams clean
+.PHONY: help setup demo soak study test lint format manifests lock seams clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -36,6 +36,9 @@ demo: $(PROJECT) ## Compare full, fixed and on-demand budgets on real generation
 
 soak: $(PROJECT) ## Put a server under the load of 2,000 requests, for 15 minutes at most
 	$(BIN)/python -m growpage.bench.soak $(ARGS)
+
+study: $(PROJECT) ## Run the study behind the defaults: make study ARGS="--data FOLDER --qwen FOLDER"
+	$(BIN)/python tools/study.py $(ARGS)
 
 test: export OMP_NUM_THREADS ?= 2
 test: $(PROJECT) $(MONITORING) ## Run ruff and all the tests

@@ -1,0 +1,27 @@
+"""The study's files are what the commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from growpage.bench.contenders import read_contenders
+
+STUDIES = Path(__file__).parents[2] / "studies"
+
+
+@pytest.mark.parametrize("file", sorted(STUDIES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_contenders_fit_pages_of_the_cpu(file: Path) -> None:
+    from growpage.budget.config import BudgetConfig
+
+    for contender in read_contenders([], file):
+        BudgetConfig.of(contender.settings or {}).for_block_size(32)
+
+
+def test_every_comparison_has_full_kv_and_a_fixed_budget() -> None:
+    files = sorted(STUDIES.glob("*.yaml"))
+    assert files
+    for file in files:
+        policies = {each.policy for each in read_contenders([], file)}
+        assert {"full", "fixed"} <= policies, file.stem

@@ -1,0 +1,92 @@
+"""Runs the study behind the defaults: ``make study ARGS="--data FOLDER --qwen FOLDER"``.
+
+Every part is one ``growpage bench`` command whose result goes to ``docs/results``. A part that was
+stopped goes on where it was; ``--only NAME`` runs one. All of it takes a day on two cores.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ROOT = Path(__file__).resolve().parent.parent
+STUDIES, RESULTS = ROOT / "studies", ROOT / "docs" / "results"
+FAMILIES = ("recall", "copying", "sorting", "series", "bookkeeping")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command of the study."""
+
+    name: str
+    """Of its result."""
+    command: tuple[str, ...]
+    """After ``growpage bench``; ``{data}`` stands for the folder of problems."""
+    contenders: str
+    """A file under ``studies/``, without its ending."""
+    qwen: bool = False
+    """Whether the model is Qwen2.5-Coder-1.5B-Instruct, not the embedded one."""
+
+
+ANSWERS, REPLAY = ("quality", "answers"), ("quality", "replay")
+GSM8K = "{data}/gsm8k_dev.jsonl"
+
+PARTS = (
+    Part(
+        "demand-smollm2",
+        (*ANSWERS, *FAMILIES, "--count", "25", "--base", "fixed 256"),
+        "demand-smollm2",
+    ),
+    Part("rules-smollm2", (*REPLAY, GSM8K, "--requests", "24", "--base", "fixed 128"), "rules"),
+    Part("scores-smollm2", (*REPLAY, GSM8K, "--requests", "24", "--base", "window"), "scores"),
+    Part(
+        "demand-qwen",
+        (*ANSWERS, *FAMILIES, "--count", "25", "--difficulty", "medium", "--base", "fixed 384"),
+        "demand-qwen",
+        qwen=True,
+    ),
+    Part(
+        "gsm8k-qwen",
+        (*ANSWERS, GSM8K, "--count", "500", "--max-tokens", "400", "--base", "fixed 256"),
+        "gsm8k-qwen",
+        qwen=True,
+    ),
+    Part("rules-qwen", (*REPLAY, GSM8K, "--requests", "16", "--base", "fixed 128"), "rules", True),
+    Part("scores-qwen", (*REPLAY, GSM8K, "--requests", "16", "--base", "window"), "scores", True),
+)
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Folder with gsm8k_dev.jsonl.", exists=True)],
+    qwen: Annotated[
+        Path | None, typer.Option(help="Folder of Qwen2.5-Coder-1.5B-Instruct.  [default: skip it]")
+    ] = None,
+    work: Annotated[Path, typer.Option(help="Folder for what is not finished.")] = Path(
+        "study-out"
+    ),
+    only: Annotated[list[str] | None, typer.Option(help="Name of a part; may be repeated.")] = None,
+) -> None:
+    """Run the parts of the study, one after the other."""
+    known = [part.name for part in PARTS]
+    if unknown := set(only or ()) - set(known):
+        raise typer.BadParameter(f"{', '.join(unknown)} is not one of {', '.join(known)}")
+    for part in PARTS:
+        if (only and part.name not in only) or (part.qwen and qwen is None):
+            typer.echo(f"{part.name}: skipped")
+            continue
+        arguments = [argument.format(data=data) for argument in part.command]
+        arguments += ["--contenders", str(STUDIES / f"{part.contenders}.yaml")]
+        arguments += ["--work", str(work / part.name), "--out", str(RESULTS / f"{part.name}.json")]
+        if part.qwen:
+            arguments += ["--model", str(qwen)]
+        typer.echo(f"{part.name}: growpage bench {' '.join(arguments)}")
+        subprocess.run([sys.executable, "-m", "growpage", "bench", *arguments], check=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
