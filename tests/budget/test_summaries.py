@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -22,6 +23,14 @@ def queries(n: int, seed: int = 0) -> Tensor:
     return torch.randn(n, LAYERS, HEADS, DIM, generator=torch.Generator().manual_seed(seed))
 
 
+def see(kept: QuerySummaries, slot: int, *batches: Tensor) -> None:
+    """Batches of queries ``[n, layers, heads, dim]``, noted one by one and taken in at once."""
+    for batch in batches:
+        for _ in batch:
+            kept.note(np.array([slot]))
+        kept.take_in(slot, batch)
+
+
 def closed_form(seen: Tensor, beta: float) -> Tensor:
     """``sum_i (1 - beta) beta^(n-i) q_i / (1 - beta^n)`` in double."""
     n = len(seen)
@@ -30,11 +39,11 @@ def closed_form(seen: Tensor, beta: float) -> Tensor:
 
 
 @pytest.mark.parametrize("n", [1, 2, 17, 600])
+@pytest.mark.parametrize("at_once", [1, 3, 16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_average_is_the_closed_form(n: int, dtype: torch.dtype) -> None:
+def test_average_is_the_closed_form(n: int, at_once: int, dtype: torch.dtype) -> None:
     kept, seen = summaries(), queries(n).to(dtype)
-    for query in seen:
-        kept.update(torch.tensor([0]), query.unsqueeze(0))
+    see(kept, 0, *seen.float().split(at_once))
     averages = kept.read(0)
     assert averages.shape == (2, LAYERS, HEADS, DIM) and averages.dtype == torch.float32
     for which, beta in ((SHORT, BETAS[0]), (LONG, BETAS[1])):
@@ -44,7 +53,7 @@ def test_average_is_the_closed_form(n: int, dtype: torch.dtype) -> None:
 
 def test_after_one_query_both_averages_are_that_query() -> None:
     kept, query = summaries(), queries(1)
-    kept.update(torch.tensor([0]), query)
+    see(kept, 0, query)
     torch.testing.assert_close(kept.read(0), query.expand(2, -1, -1, -1), rtol=1e-6, atol=0)
 
 
@@ -52,7 +61,7 @@ def test_after_one_query_both_averages_are_that_query() -> None:
 def test_bias_correction_leaves_a_constant_alone(n: int) -> None:
     kept, query = summaries(), queries(1)
     for _ in range(n):
-        kept.update(torch.tensor([0]), query)
+        see(kept, 0, query)
     torch.testing.assert_close(kept.read(0), query.expand(2, -1, -1, -1), rtol=1e-5, atol=0)
 
 
@@ -65,9 +74,10 @@ def test_slots_are_independent_and_can_be_reset() -> None:
             of[3].clear()
         pair = [(3, 0), (1, 3)][step % 2]
         both = seen[2 * step : 2 * step + 2]
-        kept.update(torch.tensor(pair), both)
+        kept.note(np.array(pair))
         for slot, query in zip(pair, both, strict=True):
             of[slot].append(query)
+            kept.take_in(slot, query.unsqueeze(0))
     assert kept.count.tolist() == [10, 10, 0, 9]
     for slot in (0, 1, 3):
         for which, beta in ((SHORT, BETAS[0]), (LONG, BETAS[1])):
@@ -77,16 +87,29 @@ def test_slots_are_independent_and_can_be_reset() -> None:
 
 def test_an_empty_slot_cannot_be_read() -> None:
     kept = summaries(slots=2)
-    kept.update(torch.tensor([1]), queries(1))
+    see(kept, 1, queries(1))
     kept.reset(1)
     for slot in (0, 1):
         with pytest.raises(ValueError, match=f"slot {slot} has seen no decode query"):
             kept.read(slot)
 
 
+def test_what_is_pending_is_taken_in_before_anything_is_read() -> None:
+    kept = summaries()
+    kept.note(np.array([0]))
+    kept.note(np.array([0]))
+    with pytest.raises(ValueError, match="slot 0 has queries to take in"):
+        kept.read(0)
+    with pytest.raises(ValueError, match="slot 0 has 2 queries to take in, not 3"):
+        kept.take_in(0, queries(3))
+    assert (kept.count[0], kept.pending[0]) == (2, 2)
+    kept.take_in(0, queries(2))
+    assert (kept.count[0], kept.pending[0]) == (2, 0)
+
+
 def test_a_decay_close_to_one() -> None:
     kept, query = summaries(betas=(0.9, 1 - 1e-9)), queries(1)
-    kept.update(torch.tensor([0]), query)
+    see(kept, 0, query)
     torch.testing.assert_close(kept.read(0)[LONG], query[0], rtol=1e-4, atol=0)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -229,28 +230,31 @@ class QueryWatch:
         """A layer's query ``[tokens, heads * dim]`` on its way into the rotation."""
         self.entered.append(query.view(-1, self.shape.query_heads, self.shape.head_size).clone())
 
-    def updated(self, plain: Tensor) -> None:
-        """The budgeter took in ``plain [n, layers, heads, dim]``, this step's decodes in order."""
+    def noted(self) -> None:
+        """The step's decode queries are in the windows: remember those that entered."""
         rows = self.runner._rows
         assert len(self.entered) == self.shape.layers
         true = torch.stack(self.entered, dim=1)  # [tokens, layers, heads, dim]
         last = torch.from_numpy(rows.tokens.cumsum() - 1)
         decoding = torch.from_numpy(rows.decodes)
-        expected = true[last[decoding]]
+        for row, query in zip(decoding.nonzero()[:, 0].tolist(), true[last[decoding]], strict=True):
+            self.history[rows.request_ids[row]].append(query)
+
+    def taken_in(self, slot: int, plain: Tensor) -> None:
+        """The budgeter took in ``plain [n, layers, heads, dim]``, a request's last decodes."""
+        (request_id,) = (
+            name for name, other in self.runner.budgeter._slots.items() if other == slot
+        )
+        expected = torch.stack(self.history[request_id][-len(plain) :])
         error = (plain - expected).norm(dim=-1) / expected.norm(dim=-1)
         self.worst_query = max(self.worst_query, error.max().item())
-        for row, query in zip(decoding.nonzero()[:, 0].tolist(), expected, strict=True):
-            self.history[rows.request_ids[row]].append(query)
         self.updates += len(plain)
-        if self.updates % 10 == 0:  # often enough, and not quadratic
-            for request_id, queries in self.history.items():
-                if request_id in self.runner.budgeter._slots:
-                    self.compare_summaries(request_id, torch.stack(queries).double())
+        self.compare_summaries(request_id, torch.stack(self.history[request_id]).double())
 
     def compare_summaries(self, request_id: str, queries: Tensor) -> None:
         """Both averages against their definition: bias-corrected sums of weighted queries."""
         budgeter = self.runner.budgeter
-        averages = budgeter.summaries.read(budgeter._slots[request_id])
+        averages = budgeter.averages(budgeter._slots[request_id])
         config = budgeter.config
         for average, beta in zip(averages, (config.beta_short, config.beta_long), strict=True):
             weights = beta ** torch.arange(len(queries) - 1, -1, -1, dtype=torch.float64)
@@ -265,11 +269,15 @@ def queries_before_rope(engine: Engine) -> Iterator[QueryWatch]:
     """Watch the rotary modules and the summaries for the time of a test."""
     watch = QueryWatch(engine)
     summaries = engine.runner.budgeter.summaries
-    update = summaries.update
+    note, take_in = summaries.note, summaries.take_in
 
-    def update_and_compare(slots: Tensor, queries: Tensor) -> None:
-        update(slots, queries)
-        watch.updated(queries)
+    def note_and_remember(slots: np.ndarray) -> None:
+        note(slots)
+        watch.noted()
+
+    def take_in_and_compare(slot: int, queries: Tensor) -> None:
+        take_in(slot, queries)
+        watch.taken_in(slot, queries)
 
     modules = engine.runner.model.named_modules()
     rotary = {id(m): m for name, m in modules if name.endswith("rotary_emb")}
@@ -278,10 +286,10 @@ def queries_before_rope(engine: Engine) -> Iterator[QueryWatch]:
         for module in rotary.values()
     ]
     handles.append(engine.runner.model.register_forward_pre_hook(lambda *_: watch.entered.clear()))
-    summaries.update = update_and_compare
+    summaries.note, summaries.take_in = note_and_remember, take_in_and_compare
     try:
         yield watch
     finally:
-        del summaries.update
+        del summaries.note, summaries.take_in
         for handle in handles:
             handle.remove()

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -57,20 +58,24 @@ class Timing:
     low: float
     median: float
     high: float
+    cpu: float
+    """Median of what all threads spent, which a busy machine hardly changes."""
 
     def __str__(self) -> str:
-        return f"{self.median:7.2f} ms  (quartiles {self.low:.2f} to {self.high:.2f})"
+        quartiles = f"(quartiles {self.low:.2f} to {self.high:.2f}; CPU {self.cpu:.2f})"
+        return f"{self.median:7.2f} ms  {quartiles}"
 
 
 def timed(action: Callable[[], object], repeats: int) -> Timing:
     """Time ``action``, after two runs that do not count."""
-    seconds = []
+    wall, cpu = [], []
     for _ in range(repeats + 2):
-        start = time.perf_counter()
+        start, spent = time.perf_counter(), time.process_time()
         action()
-        seconds.append(time.perf_counter() - start)
-    low, median, high = statistics.quantiles([1000 * each for each in seconds[2:]], n=4)
-    return Timing(low, median, high)
+        wall.append(1000 * (time.perf_counter() - start))
+        cpu.append(1000 * (time.process_time() - spent))
+    low, median, high = statistics.quantiles(wall[2:], n=4)
+    return Timing(low, median, high, statistics.median(cpu[2:]))
 
 
 class Bench:
@@ -87,7 +92,8 @@ class Bench:
 
         dtype = torch.bfloat16
         self.shape = shape
-        angles = torch.outer(torch.arange(POSITIONS).double(), 1e4 ** -torch.linspace(0, 1, 32).double())
+        rates = 1e4 ** -torch.linspace(0, 1, 32, dtype=torch.double)
+        angles = torch.outer(torch.arange(POSITIONS).double(), rates)
         half = angles.repeat(1, shape.head_size // 64)
         self.budgeter = Budgeter(
             config,
@@ -184,8 +190,8 @@ def main(
             step = 1000 * (time.perf_counter() - start) / steps
             typer.echo(f"{head}: capture and summaries {step:7.2f} ms a step on average")
             for length in lengths:
-                measured = timed(lambda length=length: bench.measure(length), repeats)
-                compacted = timed(lambda length=length: bench.compact(length), repeats)
+                measured = timed(partial(bench.measure, length), repeats)
+                compacted = timed(partial(bench.compact, length), repeats)
                 typer.echo(f"{head}: measure {length:5d} tokens {measured}")
                 typer.echo(f"{head}: compact {length:5d} tokens {compacted}")
 

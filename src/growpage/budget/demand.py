@@ -12,6 +12,7 @@ from torch import Tensor
 from growpage.budget.attention import attention_weights
 from growpage.budget.summaries import LONG, SHORT
 from growpage.budget.working_set import best_mass, keys_needed
+from growpage.compiled import Loops, loops
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,35 @@ def demand_by_head(
         summary, their difference, then the short one's mass that lies outside so many keys.
     """
     weights = attention_weights(summaries.transpose(0, 1), keys, scale)
-    held = best_mass(weights)  # [layers, kv_heads, 2, group, tokens]; both figures come from it
+    compiled = loops() if weights.device.type == "cpu" else None
+    if compiled is not None:
+        return _without_sorting(compiled, weights, mass, capacities)
+    return by_sorting(weights, mass, capacities)
+
+
+def by_sorting(weights: Tensor, mass: float, capacities: Sequence[int]) -> Tensor:
+    """:func:`demand_by_head` of ``weights [layers, kv_heads, 2, group, tokens]``, on any device."""
+    held = best_mass(weights)  # both figures come from it
     sizes = keys_needed(held, mass).double()
     short, long = sizes[:, :, SHORT], sizes[:, :, LONG]
     at = torch.tensor(capacities, dtype=torch.long, device=held.device) - 1
     lost = (1 - held[:, :, SHORT][..., at]).clamp_(min=0)
     working_sets = torch.stack((short, long, short - long), dim=-1)
     return torch.cat((working_sets, lost), dim=-1).flatten(0, -2)
+
+
+def _without_sorting(
+    compiled: Loops, weights: Tensor, mass: float, capacities: Sequence[int]
+) -> Tensor:
+    """As :func:`by_sorting`, on the CPU."""
+    tokens = weights.shape[-1]
+    rows = weights.movedim(2, 0).reshape(-1, tokens).contiguous()  # the short summary's first
+    heads = len(rows) // 2
+    needed = torch.empty(len(rows), dtype=torch.long)
+    lost = torch.empty(heads, len(capacities), dtype=torch.double)
+    sizes = torch.tensor(capacities, dtype=torch.long)
+    asked = float(mass), sizes, len(capacities), heads
+    compiled("count_and_lose", rows, len(rows), tokens, *asked, needed, lost)
+    both = needed.view(2, heads).double()
+    short, long = both[SHORT], both[LONG]
+    return torch.cat((torch.stack((short, long, short - long), dim=-1), lost), dim=-1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from growpage.compiled import loops
+
 
 def select_survivors(
     scores: Tensor,
@@ -42,9 +44,6 @@ def select_survivors(
         raise ValueError(
             f"cannot keep {keep} of {tokens} tokens with the first {prefix} and last {recent} fixed"
         )
-    top = torch.finfo(torch.float32).max
-    # Bounded: below the two ranks that are forced, above the padding, and never NaN.
-    rank = scores.to(torch.float32, copy=True).nan_to_num_(nan=-top).clamp_(-top / 4, top / 4)
     pages = -(-tokens // page)
     free = [
         max(min((i + 1) * page, tokens - recent) - max(i * page, prefix), 0) for i in range(pages)
@@ -52,6 +51,25 @@ def select_survivors(
     quota = min(local_quota, page)
     while sum(min(quota, each) for each in free) > keep - always:
         quota -= 1
+    compiled = loops() if scores.device.type == "cpu" else None
+    if compiled is not None:
+        rows = scores.float().reshape(-1, tokens).contiguous()
+        kept = torch.empty(*scores.shape[:-1], keep, dtype=torch.long)
+        fixed = prefix, min(recent, tokens), page, quota
+        compiled("select_rows", rows, len(rows), tokens, keep, *fixed, kept)
+        return kept
+    return select_by_sorting(scores, keep, prefix, min(recent, tokens), page, quota)
+
+
+def select_by_sorting(
+    scores: Tensor, keep: int, prefix: int, recent: int, page: int, quota: int
+) -> Tensor:
+    """:func:`select_survivors` on any device, with a ``quota`` that fits."""
+    tokens = scores.shape[-1]
+    pages = -(-tokens // page)
+    top = torch.finfo(torch.float32).max
+    # Bounded: below the two ranks that are forced, above the padding, and never NaN.
+    rank = scores.to(torch.float32, copy=True).nan_to_num_(nan=-top).clamp_(-top / 4, top / 4)
     if quota > 0:
         padded = torch.nn.functional.pad(rank, (0, pages * page - tokens), value=-top)
         best = padded.unflatten(-1, (pages, page)).topk(quota, dim=-1).indices
@@ -59,5 +77,5 @@ def select_survivors(
         # The last page may hold fewer tokens than the quota; its padding is clamped to a real one.
         rank.scatter_(-1, (best + offset).flatten(-2).clamp_(max=tokens - 1), top / 2)
     rank[..., :prefix] = top
-    rank[..., tokens - min(recent, tokens) :] = top
+    rank[..., tokens - recent :] = top
     return rank.topk(keep, dim=-1).indices.sort(dim=-1).values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,9 @@ class QuerySummaries:
     ``average <- (1 - beta) * query + beta * average`` for both decays, read with the bias
     correction ``1 - beta**n``, so that after one query both averages equal it. Queries are after
     query-norm and before RoPE.
+
+    A query may be noted when it is seen and taken in later, together with those that follow it:
+    the weights are the same.
     """
 
     def __init__(
@@ -30,26 +34,49 @@ class QuerySummaries:
     ) -> None:
         self.betas = torch.tensor(betas, dtype=torch.float64, device=device)  # [2]: short, long
         self.average = torch.zeros(slots, 2, layers, heads, dim, device=device)
-        self.count = torch.zeros(slots, dtype=torch.long)
+        self.count = np.zeros(slots, dtype=np.int64)
+        """Queries of each slot, those that are only noted among them."""
+        self.pending = np.zeros(slots, dtype=np.int64)
+        """Queries that are noted and not yet taken in."""
 
     def reset(self, slot: int) -> None:
         """Forget everything about ``slot``."""
         self.average[slot] = 0
         self.count[slot] = 0
+        self.pending[slot] = 0
 
-    def update(self, slots: Tensor, queries: Tensor) -> None:
-        """Take a query for each of ``slots [n]``, all different: ``[n, layers, heads, dim]``."""
-        weight = (1 - self.betas).float().view(2, 1, 1, 1)
-        self.average[slots] = self.average[slots].lerp_(queries.unsqueeze(1).float(), weight)
+    def note(self, slots: np.ndarray) -> None:
+        """Each of ``slots [n]``, all different, has one more query to take in."""
         self.count[slots] += 1
+        self.pending[slots] += 1
+
+    def take_in(self, slot: int, queries: Tensor) -> None:
+        """Take in all queries of ``slot`` that are pending, in order: ``[n, layers, heads, dim]``.
+
+        Raises:
+            ValueError: as many are not pending.
+        """
+        if len(queries) != self.pending[slot]:
+            raise ValueError(
+                f"slot {slot} has {self.pending[slot]} queries to take in, not {len(queries)}"
+            )
+        age = torch.arange(len(queries) - 1, -1, -1, device=self.betas.device)
+        weights = (1 - self.betas).unsqueeze(1) * self.betas.unsqueeze(1) ** age
+        kept = (self.betas ** len(queries)).float().view(2, 1, 1, 1)
+        gained = weights.float() @ queries.flatten(1)
+        self.average[slot].mul_(kept).add_(gained.view_as(self.average[slot]))
+        self.pending[slot] = 0
 
     def read(self, slot: int) -> Tensor:
         """Both averages of ``slot``, bias-corrected: ``[2, layers, heads, dim]``.
 
         Raises:
-            ValueError: the slot has seen no query, so there is nothing to correct.
+            ValueError: the slot has seen no query, so there is nothing to correct, or some are
+                still to be taken in.
         """
         steps = int(self.count[slot])
+        if self.pending[slot]:
+            raise ValueError(f"slot {slot} has queries to take in")
         if steps == 0:
             raise ValueError(f"slot {slot} has seen no decode query")
         return self.average[slot] / (1 - self.betas**steps).float().view(2, 1, 1, 1)
@@ -89,7 +116,10 @@ class QueryWindow:
 
     def read(self, slot: int) -> Tensor:
         """The queries that ``slot`` holds: ``[layers, n, heads, dim]``, ``n`` at most ``size``."""
-        held = min(self._seen[slot], self.size)
-        end = self._next[slot]
-        places = [slot * self.size + position % self.size for position in range(end - held, end)]
-        return self.ring[:, places]
+        return self.last(slot, min(self._seen[slot], self.size))[0]
+
+    def last(self, slot: int, n: int) -> tuple[Tensor, range]:
+        """The last ``n`` of them, at most those that it holds, and their positions."""
+        positions = range(self._next[slot] - n, self._next[slot])
+        places = [slot * self.size + position % self.size for position in positions]
+        return self.ring[:, places], positions

@@ -25,7 +25,7 @@ from growpage.budget.summaries import QuerySummaries, QueryWindow
 from growpage.engine.messages import CompactionPlan, DemandReport
 from growpage.engine.parallel import TensorParallel
 from growpage.engine.tap import CaptureStep, QueryTap
-from growpage.kvcache.paged import PagedCache, keep_survivors
+from growpage.kvcache.paged import PagedCache
 
 LOSS_PAGES = 4
 """Smaller capacities, one page apart, for which a loss is predicted."""
@@ -166,7 +166,8 @@ class Budgeter:
     def before_forward(self, rows: StepRows) -> None:
         """Tell the taps which queries of the step to keep: each request's last ``window``."""
         size = self.window.size
-        slots = np.fromiter((self._slots[rid] for rid in rows.request_ids), dtype=np.int64)
+        slots = self._slots_of(rows.request_ids)
+        self._take_in_queries(slots, rows.decodes)
         ends = np.cumsum(rows.tokens)
         if ends[-1] == len(ends):
             self.step.rows = None
@@ -185,19 +186,40 @@ class Budgeter:
             self.window.advance(slot, start + tokens - 1, tokens)
 
     def after_forward(self, rows: StepRows) -> None:
-        """Let the summaries take in the step's decode queries."""
+        """Note the step's decode queries for the summaries."""
         self.step.targets = None
-        decodes = np.flatnonzero(rows.decodes)
-        if self.summaries is None or len(decodes) == 0:
+        if self.summaries is not None:
+            self.summaries.note(self._slots_of(rows.request_ids)[rows.decodes])
+
+    def _take_in_queries(self, slots: np.ndarray, decodes: np.ndarray) -> None:
+        """Let summaries take in pending queries before the window loses them, a few each step.
+
+        A query is lost when the window has come round, and can no longer be told from those of
+        other tokens once a step holds more of its request than the next decode.
+        """
+        if self.summaries is None:
             return
-        assert self.rotary is not None
-        slots = torch.tensor(
-            [self._slots[rows.request_ids[i]] for i in decodes], device=self.device
-        )
-        positions = torch.from_numpy(rows.start[decodes]).to(self.device)
-        queries = self.window.ring[:, slots * self.window.size + positions % self.window.size]
-        plain = self.rotary.unrotate(queries.transpose(0, 1), positions.view(-1, 1, 1))
-        self.summaries.update(slots, plain)
+        pending = self.summaries.pending[slots]
+        must = (pending >= self.window.size) | ((pending > 0) & ~decodes)
+        # As many as fall due in a step on average, so that they do not all do in the same one.
+        share = -(-len(slots) // self.window.size)
+        early = np.argsort(-pending, kind="stable")[:share]
+        must[early] |= pending[early] >= -(-self.window.size // 2)
+        for slot in slots[must].tolist():
+            self._settle_summaries(slot)
+
+    def _settle_summaries(self, slot: int) -> None:
+        """Take in the queries of ``slot`` that are pending."""
+        assert self.rotary is not None and self.summaries is not None
+        pending = int(self.summaries.pending[slot])
+        if pending:
+            queries, span = self.window.last(slot, pending)
+            positions = torch.arange(span.start, span.stop, device=self.device)
+            plain = self.rotary.unrotate(queries, positions.view(-1, 1))
+            self.summaries.take_in(slot, plain.transpose(0, 1))
+
+    def _slots_of(self, request_ids: Sequence[str]) -> np.ndarray:
+        return np.array([self._slots[request_id] for request_id in request_ids], dtype=np.int64)
 
     def note_entropy(
         self, request_ids: Sequence[str], positions: np.ndarray, cached: np.ndarray, tables: Tensor
@@ -243,7 +265,7 @@ class Budgeter:
         capacities = [size for size in fewer if size > 0]
         by_head = []
         for layers in self.cache.layer_chunks(cached):
-            keys = self.cache.keys(layers, table)[:, :, :cached]
+            keys = self.cache.float_keys(layers, table)[:, :, :cached]
             by_head.append(
                 demand_by_head(
                     summaries[:, layers], keys, self.shape.scale, self.config.mass, capacities
@@ -299,32 +321,44 @@ class Budgeter:
             else:
                 name = "window"  # compressed before the first decode: only prompt queries are known
         score = SCORES[name]
+        survivors = []
         for layers in self.cache.layer_chunks(plan.tokens):
-            keys = self.cache.stored_keys(layers, table)[:, :, : plan.tokens]
-            values = self.cache.stored_values(layers, table)[:, :, : plan.tokens]
             view = CacheView(
-                keys=self.cache.decode_keys(layers, keys),
-                values=self.cache.decode_values(layers, values),
+                keys=self.cache.float_keys(layers, table)[:, :, : plan.tokens],
+                values=self.cache.float_values(layers, table)[:, :, : plan.tokens],
                 scale=self.shape.scale,
                 window=window[layers],
                 summaries=None if summaries is None else summaries[:, layers],
                 seed=_seed(self.config.seed, plan.request_id, plan.position, layers.start),
             )
-            survivors = select_survivors(
-                score(view),
-                plan.survivors,
-                prefix=plan.prefix,
-                recent=self.config.recent,
-                page=page,
-                local_quota=local_quota,
+            survivors.append(
+                select_survivors(
+                    score(view),
+                    plan.survivors,
+                    prefix=plan.prefix,
+                    recent=self.config.recent,
+                    page=page,
+                    local_quota=local_quota,
+                )[..., untouched:]
             )
-            keep_survivors(self.cache, layers, target, keys, values, survivors[..., untouched:])
+        source = torch.tensor(plan.source, device=self.device)
+        self.cache.compact(source, target, torch.cat(survivors) - untouched)
+
+    def averages(self, slot: int) -> Tensor:
+        """Both summaries before rotation: ``[2, layers, heads, dim]``.
+
+        Raises:
+            ValueError: the slot has seen no decode query.
+        """
+        assert self.summaries is not None
+        self._settle_summaries(slot)
+        return self.summaries.read(slot)
 
     def _rotated_summaries(self, slot: int, position: int) -> Tensor:
         """Both summaries as queries at ``position``: ``[2, layers, heads, dim]``."""
-        assert self.rotary is not None and self.summaries is not None
+        assert self.rotary is not None
         where = torch.tensor([position], device=self.device)
-        return self.rotary.rotate(self.summaries.read(slot), where)
+        return self.rotary.rotate(self.averages(slot), where)
 
 
 def needs_summaries(config: BudgetConfig) -> bool:

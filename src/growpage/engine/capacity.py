@@ -37,6 +37,13 @@ MEASURE_LEAD = 1
 """Tokens before a boundary at which demand is measured: under async scheduling a report arrives one
 step late, and measuring one token early makes it arrive in time."""
 
+IDLE_SHARE = 0.5
+"""Part of the pool that must be spare for a policy that shares to measure nobody: no step of any
+size that is usual takes it all, and when less is spare there is time to measure."""
+
+CATCH_UP = 2
+"""Requests in a step that are measured because it was left out before."""
+
 REPLAY_STEPS = 4
 """Capacity steps that a preempted request may exceed its capacity by while it is computed again."""
 
@@ -120,6 +127,8 @@ class CapacityController:
         self.clock = clock
         self.step = policy.pages.step_pages
         self.block = pages.block_size
+        self._idle = False
+        self._to_catch_up = 0
 
     @property
     def spare_pages(self) -> int:
@@ -173,6 +182,7 @@ class CapacityController:
         self, running: Sequence[Request], candidate: Candidate | None = None
     ) -> list[CompactionPlan]:
         """One pass over the running requests, in scheduling order."""
+        self._look_at_memory(candidate)
         plans: list[CompactionPlan | None] = []
         settled: list[tuple[Request, Account]] = []
         accounts = self.pages.accounts
@@ -455,15 +465,35 @@ class CapacityController:
         return None
 
     def is_due_for_measurement(self, request: Request, account: Account) -> bool:
-        """Whether the step that computed the request's last token is to measure its demand."""
-        pages = account.capacity
-        if self.policy.shares:
-            pages = self.pages.pages(request.request_id)
-        return (
-            self._cached(request, account) + MEASURE_LEAD == pages * self.block
-            and request.num_computed_tokens > request.num_prompt_tokens
-            and not is_replaying(request)
-        )
+        """Whether the step that computed the request's last token is to measure its demand.
+
+        To be asked once for each request of a step. While memory is idle no floor matters, so what
+        a policy that shares would do with the figures is nothing; they are made up for as soon as
+        it is not.
+        """
+        if request.num_computed_tokens <= request.num_prompt_tokens or is_replaying(request):
+            return False
+        shares = self.policy.shares
+        pages = self.pages.pages(request.request_id) if shares else account.capacity
+        due = self._cached(request, account) + MEASURE_LEAD == pages * self.block
+        if shares and self._idle:
+            account.unmeasured |= due
+            return False
+        if not due and account.unmeasured and self._to_catch_up > 0:
+            self._to_catch_up -= 1
+            due = True
+        account.unmeasured &= not due
+        return due
+
+    def _look_at_memory(self, candidate: Candidate | None) -> None:
+        """See whether memory is idle, so that what requests need is of no consequence."""
+        self._to_catch_up = CATCH_UP
+        config = self.config
+        if not self.policy.shares or config.track_entropy or config.max_pages is not None:
+            return  # figures are wanted for themselves, or for the losses at the limit
+        spare = self.spare_pages
+        needed = self._admission_pages(candidate) if candidate is not None else 0
+        self._idle = spare >= IDLE_SHARE * self.pages.total_pages and needed <= spare
 
 
 def decodes_one(request: Request) -> bool:

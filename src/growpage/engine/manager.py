@@ -32,6 +32,8 @@ class Account:
     """Pages that it may hold while it is computed again after a preemption; none for any number."""
     report: DemandReport | None = None
     """The last measurement."""
+    unmeasured: bool = False
+    """Whether a later measurement was left out, because memory was idle."""
     enforced: bool = True
     """Whether its budget is enforced; if not, it is served as by plain vLLM, promised nothing."""
     tenant: str | None = None

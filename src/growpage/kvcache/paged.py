@@ -9,8 +9,9 @@ from torch import Tensor
 
 from growpage.kvcache.eight_bit import EightBitFloats
 from growpage.kvcache.layout import PageLayout
+from growpage.kvcache.packed import PackedPages, in_order
 
-MAX_TEMPORARY_BYTES = 64 << 20
+MAX_TEMPORARY_BYTES = 8 << 20
 """What one pass over some layers may allocate; more layers are taken in several passes."""
 
 
@@ -35,6 +36,7 @@ class PagedCache:
         self.codes = codes
         self.layers, _, self.kv_heads, _, half = pages.shape
         self.page_tokens = half // dim
+        self._packed = PackedPages.of(pages, layout, dim)
 
     def keys(self, layers: slice, pages: Tensor) -> Tensor:
         """The numbers in ``pages [..., n]``: ``[layers, ..., kv_heads, n * page_tokens, dim]``."""
@@ -43,6 +45,36 @@ class PagedCache:
     def values(self, layers: slice, pages: Tensor) -> Tensor:
         """The numbers in ``pages [n]``: ``[layers, kv_heads, n * page_tokens, dim]``."""
         return self.decode_values(layers, self.stored_values(layers, pages))
+
+    def float_keys(self, layers: slice, pages: Tensor) -> Tensor:
+        """As :meth:`keys` of ``pages [n]``, in float32."""
+        if self._packed is not None and self._packed.readable:
+            return self._packed.keys(layers, pages)
+        return self.keys(layers, pages).float()
+
+    def float_values(self, layers: slice, pages: Tensor) -> Tensor:
+        """As :meth:`values`, in float32."""
+        if self._packed is not None and self._packed.readable:
+            return self._packed.values(layers, pages)
+        return self.values(layers, pages).float()
+
+    def compact(self, source: Tensor, target: Tensor, survivors: Tensor) -> None:
+        """Move the survivors of all layers to the first places of ``target``, bit for bit.
+
+        What they leave of the last page is undefined afterwards.
+
+        Args:
+            source: ``[n]`` page numbers, in the order of their tokens.
+            target: ``[m]`` page numbers; they may be some of ``source``, in any order.
+            survivors: ``[layers, kv_heads, k]`` ascending token indices, ``k`` at most
+                ``m * page_tokens`` and more than one page less.
+        """
+        if self._packed is not None and in_order(source.tolist(), target.tolist()):
+            self._packed.move(source, target, survivors)
+            return
+        for layers in self.layer_chunks(len(source) * self.page_tokens):
+            keys, values = self.stored_keys(layers, source), self.stored_values(layers, source)
+            keep_survivors(self, layers, target, keys, values, survivors[layers])
 
     def stored_keys(self, layers: slice, pages: Tensor) -> Tensor:
         """As :meth:`keys`, but as stored, so that it can be written again bit for bit."""

@@ -1,0 +1,103 @@
+"""With idle memory nobody is measured, and it is made up for when memory is short."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from growpage.budget.config import BudgetConfig
+from growpage.budget.policies import make_policy
+from growpage.budget.rollout import UNSTAGED
+from growpage.engine.capacity import CATCH_UP, MEASURE_LEAD, CapacityController
+from growpage.engine.journal import Journal
+from growpage.engine.limits import GrowthLimits
+from growpage.engine.manager import Account
+from growpage.engine.observations import Observations
+
+BLOCK, POOL, PROMPT = 32, 100, 20
+
+
+class Book:
+    """Pages of which ``free_pages`` are free; each request holds three."""
+
+    block_size = BLOCK
+    total_pages = POOL
+
+    def __init__(self, names: list[str]) -> None:
+        self.accounts = {name: Account(capacity=3, promised=3) for name in names}
+        self.free_pages = POOL
+
+    def pages(self, request_id: str) -> int:
+        return 3
+
+    def promised_pages(self) -> int:
+        return 0
+
+
+def controller_of(book: Any, **settings: Any) -> CapacityController:
+    config = BudgetConfig.of({"policy": "elastic", **settings})
+    journal = Journal("enforce", Observations(wanted=False))
+    limits = GrowthLimits(lambda: UNSTAGED, time.monotonic)
+    policy = make_policy(config, BLOCK)
+    return CapacityController(config, policy, book, journal, limits, 4096, time.monotonic)
+
+
+def request_at(name: str, computed: int) -> Any:
+    """A request that has computed so many tokens and is to compute the next one."""
+    return SimpleNamespace(
+        request_id=name,
+        num_computed_tokens=computed,
+        num_prompt_tokens=PROMPT,
+        num_output_tokens=computed + 1 - PROMPT,
+        num_tokens=computed + 1,
+        num_output_placeholders=0,
+        max_tokens=1000,
+    )
+
+
+def due(controller: CapacityController, book: Book, computed: int) -> list[str]:
+    controller.decide([])
+    return [
+        name
+        for name, account in book.accounts.items()
+        if controller.is_due_for_measurement(request_at(name, computed), account)
+    ]
+
+
+BOUNDARY = 3 * BLOCK - MEASURE_LEAD
+
+
+def test_nobody_is_measured_while_memory_is_idle_and_everybody_soon_after() -> None:
+    names = [f"r{index}" for index in range(2 * CATCH_UP + 1)]
+    book = Book(names)
+    controller = controller_of(book)
+    assert due(controller, book, BOUNDARY) == []
+    assert due(controller, book, BOUNDARY - 5) == []
+    book.free_pages = POOL // 2 - 1
+    measured = [due(controller, book, BOUNDARY - 5) for _ in range(4)]
+    assert [len(step) for step in measured] == [CATCH_UP, CATCH_UP, 1, 0]
+    assert sorted(name for step in measured for name in step) == names
+
+
+def test_a_boundary_that_is_due_does_not_wait() -> None:
+    names = [f"r{index}" for index in range(3 * CATCH_UP)]
+    book = Book(names)
+    book.free_pages = 10
+    controller = controller_of(book)
+    assert due(controller, book, BOUNDARY) == names
+    assert due(controller, book, BOUNDARY - 5) == [], "nothing is left to make up for"
+
+
+@pytest.mark.parametrize("settings", [{"track_entropy": True}, {"max_pages": 8}])
+def test_figures_that_somebody_wants_are_always_made(settings: dict[str, Any]) -> None:
+    book = Book(["r"])
+    assert due(controller_of(book, **settings), book, BOUNDARY) == ["r"]
+
+
+def test_the_prompt_is_never_measured() -> None:
+    book = Book(["r"])
+    book.free_pages = 0
+    assert due(controller_of(book), book, PROMPT) == []
