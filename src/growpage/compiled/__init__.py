@@ -25,7 +25,15 @@ from growpage.cache_folder import cache_folder
 logger = logging.getLogger(f"vllm.{__name__}")
 
 SOURCE = Path(__file__).with_name("loops.cpp")
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-std=c++20",
+    "-fopenmp-simd",
+    "-mprefer-vector-width=512",
+    "-shared",
+    "-fPIC",
+)
 TIMEOUT_S = 120
 
 
@@ -38,10 +46,18 @@ class Loops:
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
+        self.attend = self._may_use_tiles()
+        """Whether there are those that look at packed pages with the processor's matrix unit."""
 
     def __call__(self, name: str, *arguments: Tensor | float) -> None:
         """Call the function ``name``."""
         self._library[name](*map(_as_c, arguments))
+
+    def _may_use_tiles(self) -> bool:
+        try:
+            return bool(self._library["allow_tiles"]() == 0)
+        except AttributeError:  # compiled for a processor without
+            return False
 
 
 def _as_c(argument: Tensor | float) -> Any:

@@ -6,14 +6,14 @@ Knows requests, slots and pages, but no model runner: the runner tells it what e
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from growpage.budget.config import SUMMARY_SCORES, BudgetConfig
+from growpage.budget.config import SUMMARY_SCORES, BudgetConfig, ScoreName
 from growpage.budget.demand import Demand, at_equal_norm, demand_by_head
 from growpage.budget.entropy import EntropySummaries, attention_entropy, density
 from growpage.budget.over_heads import OVER_HEADS
@@ -264,13 +264,15 @@ class Budgeter:
         fewer = [cached - pages * self.cache.page_tokens for pages in range(1, LOSS_PAGES + 1)]
         capacities = [size for size in fewer if size > 0]
         by_head = []
-        for layers in self.cache.layer_chunks(cached):
-            keys = self.cache.float_keys(layers, table)[:, :, :cached]
-            by_head.append(
-                demand_by_head(
-                    summaries[:, layers], keys, self.shape.scale, self.config.mass, capacities
-                )
-            )
+        asked = self.shape.scale, self.config.mass, capacities
+        packed = self.cache.attending(summaries, cached)
+        if packed is not None:
+            layers = slice(0, self.shape.layers)
+            by_head.append(packed.demand_by_head(layers, table, cached, summaries, *asked))
+        else:
+            for layers in self.cache.layer_chunks(cached):
+                keys = self.cache.float_keys(layers, table)[:, :, :cached]
+                by_head.append(demand_by_head(summaries[:, layers], keys, *asked))
         # Every query head is on one worker, also where KV heads are replicated.
         share = figures = self.over_heads.share(torch.cat(by_head))
         if self.entropy is not None:
@@ -320,20 +322,11 @@ class Budgeter:
                 summaries = self._rotated_summaries(slot, plan.position)
             else:
                 name = "window"  # compressed before the first decode: only prompt queries are known
-        score = SCORES[name]
         survivors = []
-        for layers in self.cache.layer_chunks(plan.tokens):
-            view = CacheView(
-                keys=self.cache.float_keys(layers, table)[:, :, : plan.tokens],
-                values=self.cache.float_values(layers, table)[:, :, : plan.tokens],
-                scale=self.shape.scale,
-                window=window[layers],
-                summaries=None if summaries is None else summaries[:, layers],
-                seed=_seed(self.config.seed, plan.request_id, plan.position, layers.start),
-            )
+        for scores in self._scores(name, plan, table, window, summaries):
             survivors.append(
                 select_survivors(
-                    score(view),
+                    scores,
                     plan.survivors,
                     prefix=plan.prefix,
                     recent=self.config.recent,
@@ -343,6 +336,33 @@ class Budgeter:
             )
         source = torch.tensor(plan.source, device=self.device)
         self.cache.compact(source, target, torch.cat(survivors) - untouched)
+
+    def _scores(
+        self,
+        name: ScoreName,
+        plan: CompactionPlan,
+        table: Tensor,
+        window: Tensor,
+        summaries: Tensor | None,
+    ) -> Iterator[Tensor]:
+        """Scores of ``plan``'s tokens by the score ``name``, some layers at a time."""
+        assert self.cache is not None
+        packed = self.cache.attending(window, plan.tokens) if name == "window" else None
+        if packed is not None and window.dtype is torch.bfloat16:
+            every = slice(0, self.shape.layers)
+            yield packed.window_scores(every, table, plan.tokens, window, self.shape.scale)
+            return
+        for layers in self.cache.layer_chunks(plan.tokens):
+            yield SCORES[name](
+                CacheView(
+                    keys=self.cache.float_keys(layers, table)[:, :, : plan.tokens],
+                    values=self.cache.float_values(layers, table)[:, :, : plan.tokens],
+                    scale=self.shape.scale,
+                    window=window[layers],
+                    summaries=None if summaries is None else summaries[:, layers],
+                    seed=_seed(self.config.seed, plan.request_id, plan.position, layers.start),
+                )
+            )
 
     def averages(self, slot: int) -> Tensor:
         """Both summaries before rotation: ``[2, layers, heads, dim]``.

@@ -96,6 +96,104 @@ class PackedPages:
             out,
         )
 
+    def attends(self, queries: Tensor, tokens: int) -> bool:
+        """Whether attention of ``queries [..., n, query_heads, dim]`` can be looked at in place."""
+        return (
+            self._loops.attend
+            and self.readable
+            and self._dim % (2 * _TILE) == 0
+            and queries.shape[-3] <= tokens
+        )
+
+    def window_scores(
+        self, layers: slice, table: Tensor, tokens: int, queries: Tensor, scale: float
+    ) -> Tensor:
+        """The score ``window``, as :func:`growpage.budget.scores.window` has it.
+
+        Args:
+            layers: of the cache.
+            table: ``[pages]`` page numbers.
+            tokens: cached in them.
+            queries: ``[layers, n, query_heads, dim]`` of the last ``n`` tokens, in bfloat16.
+            scale: logit scale, positive.
+
+        Returns:
+            ``[layers, kv_heads, tokens]`` in float32.
+        """
+        n = queries.shape[1]
+        grouped = self._by_kv_head(queries)
+        scores = torch.empty(len(grouped), self._heads, tokens)
+        halves = [self._pages[layers].select(3, half) for half in (0, 1)]
+        size = len(grouped) * self._heads, self._heads, table.contiguous(), tokens, self._page
+        group = grouped.shape[3]
+        self._loops(
+            "score_window",
+            *halves,
+            self._strides[2],
+            *size,
+            self._dim,
+            grouped,
+            n,
+            group,
+            float(scale),
+            scores,
+        )
+        return scores
+
+    def demand_by_head(
+        self,
+        layers: slice,
+        table: Tensor,
+        tokens: int,
+        summaries: Tensor,
+        scale: float,
+        mass: float,
+        capacities: Sequence[int],
+    ) -> Tensor:
+        """As :func:`growpage.budget.demand.demand_by_head`, of the keys in these pages.
+
+        Args:
+            layers: of the cache.
+            table: ``[pages]`` page numbers.
+            tokens: cached in them.
+            summaries: ``[2, layers, query_heads, dim]``.
+            scale: logit scale, positive.
+            mass: of a working set.
+            capacities: for which a loss is wanted.
+        """
+        grouped = self._by_kv_head(summaries.transpose(0, 1))
+        group = grouped.shape[3]
+        rows = len(grouped) * self._heads
+        needed = torch.empty(rows, 2, group, dtype=torch.long)
+        lost = torch.empty(rows, group, len(capacities), dtype=torch.double)
+        self._loops(
+            "measure_rows",
+            self._pages[layers].select(3, 0),
+            self._strides[2],
+            rows,
+            self._heads,
+            table.contiguous(),
+            tokens,
+            self._page,
+            self._dim,
+            grouped,
+            group,
+            float(scale),
+            float(mass),
+            torch.tensor(capacities, dtype=torch.long),
+            len(capacities),
+            needed,
+            lost,
+        )
+        short, long = needed.double().unbind(1)
+        working_sets = torch.stack((short, long, short - long), dim=-1)
+        return torch.cat((working_sets, lost), dim=-1).flatten(0, -2)
+
+    def _by_kv_head(self, queries: Tensor) -> Tensor:
+        """``[layers, n, query_heads, dim]`` -> ``[layers, kv_heads, n, group, dim]`` in float32."""
+        grouped = queries.float().unflatten(2, (self._heads, -1))
+        return grouped.transpose(1, 2).contiguous()
+
     def move(self, source: Tensor, target: Tensor, survivors: Tensor) -> None:
         """Write the survivors among the tokens of ``source`` to ``target``, in place.
 

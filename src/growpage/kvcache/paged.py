@@ -58,6 +58,11 @@ class PagedCache:
             return self._packed.values(layers, pages)
         return self.values(layers, pages).float()
 
+    def attending(self, queries: Tensor, tokens: int) -> PackedPages | None:
+        """The pages themselves, if attention of ``queries`` can be looked at where they lie."""
+        packed = self._packed
+        return packed if packed is not None and packed.attends(queries, tokens) else None
+
     def compact(self, source: Tensor, target: Tensor, survivors: Tensor) -> None:
         """Move the survivors of all layers to the first places of ``target``, bit for bit.
 
