@@ -45,7 +45,7 @@ def launch(
     Raises:
         RunError: the run failed, or its process ended without a result.
     """
-    with log.open("wb") as log_file, _process(command, log_file) as process:
+    with log.open("wb") as log_file, child(command, log_file) as process:
         assert process.stdin and process.stdout
         try:
             with process.stdin as standard_input:
@@ -64,7 +64,8 @@ def launch(
 
 
 @contextmanager
-def _process(command: tuple[str, ...], log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+def child(command: tuple[str, ...], log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is spoken to through its standard input and output, and never left behind."""
     # A session of its own: Ctrl-C reaches only us, and we end the process and all that it started.
     process = subprocess.Popen(
         command,

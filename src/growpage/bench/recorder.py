@@ -82,6 +82,16 @@ class Recorder:
         held = self._held()
         return sum(held) / len(held) if held else 0.0
 
+    @property
+    def mean_pages_used(self) -> float:
+        """Pages of the pool that were not free, over all steps."""
+        return sum(sample.pages_used for sample in self._samples) / max(self.steps, 1)
+
+    @property
+    def peak_pages_used(self) -> int:
+        """Most pages of the pool that were not free."""
+        return max((sample.pages_used for sample in self._samples), default=0)
+
     def timeline(self, limit: int = TIMELINE_SAMPLES) -> Timeline:
         """At most ``limit`` samples, evenly spaced, the first and the last among them."""
         kept = [self._samples[index] for index in evenly(len(self._samples), limit)]

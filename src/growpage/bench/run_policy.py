@@ -53,7 +53,7 @@ def run(spec: RunSpec, emit: Emit) -> RunResult:
     outputs = _drive(engine, emit)
     wall_s = perf_counter() - begin
     recorder.detach()
-    _settle(engine)
+    settle(engine)
 
     output_tokens = sum(map(len, outputs.values()))
     counted = _counters(scheduler)
@@ -135,7 +135,7 @@ def _drive(engine: Any, emit: Emit) -> dict[str, list[int]]:
     return outputs
 
 
-def _settle(engine: Any) -> None:
+def settle(engine: Any) -> None:
     """Let the scheduler clear away the requests that finished in the last step."""
     core = engine.engine_core
     while core.engine_core.scheduler.has_requests():
@@ -147,7 +147,7 @@ def _warm_up(engine: Any, requests: Sequence[DemoRequest]) -> None:
     _submit(engine, requests, max_new_tokens=WARM_UP_NEW_TOKENS)
     while engine.has_unfinished_requests():
         engine.step()
-    _settle(engine)
+    settle(engine)
     engine.reset_prefix_cache()
 
 
@@ -156,7 +156,7 @@ def _counters(scheduler: Any) -> dict[str, int]:
     return {name: int(getattr(ledger, name, 0)) for name in COUNTERS}
 
 
-def _take_stdout() -> TextIO:
+def take_stdout() -> TextIO:
     """Standard output for events alone; what else is printed goes to standard error."""
     events = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -165,7 +165,7 @@ def _take_stdout() -> TextIO:
 
 def main() -> int:
     """Read a spec from standard input, write events to standard output."""
-    events = _take_stdout()
+    events = take_stdout()
 
     def emit(event: Event) -> None:
         # When the parent is gone this raises, which ends the run: no process is left behind.

@@ -6,6 +6,7 @@ import typer
 
 from growpage.cli.quality_answers import answers
 from growpage.cli.quality_replay import replay
+from growpage.cli.throughput import throughput
 
 bench_app = typer.Typer(
     help="Measure quality and throughput, on your model and your data.",
@@ -18,3 +19,4 @@ quality_app = typer.Typer(
 bench_app.add_typer(quality_app, name="quality")
 quality_app.command("answers")(answers)
 quality_app.command("replay")(replay)
+bench_app.command("throughput")(throughput)

@@ -1,0 +1,1 @@
+"""Tokens a second and latency of several contenders under the same load."""

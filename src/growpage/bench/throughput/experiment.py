@@ -1,0 +1,150 @@
+"""Contenders in turn, A B C A B C, so that what changes with time strikes them all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from growpage.bench.contenders import PLAIN, Contender
+from growpage.bench.throughput.load import ClosedLoop, LoadRequest, OpenLoop, pages_needed
+from growpage.bench.throughput.protocol import Measurement, Progress
+from growpage.bench.throughput.summary import Run, Setting
+from growpage.budget.config import BudgetConfig
+from growpage.budget.errors import ConfigError
+
+OnProgress = Callable[[str], None]
+
+
+class Engine(Protocol):
+    """One contender, up and warm, in a process or behind an address."""
+
+    def serve(
+        self, load: ClosedLoop | OpenLoop, on_progress: Callable[[Progress], None]
+    ) -> Measurement:
+        """Serve all requests at this pace."""
+
+
+StartEngine = Callable[[Contender, int], AbstractContextManager[Engine]]
+"""Starts a contender with a pool of so many pages."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is compared, and where."""
+
+    contenders: Sequence[Contender]
+    requests: Sequence[LoadRequest]
+    loads: Sequence[ClosedLoop | OpenLoop]
+    pools: Sequence[str]
+    """Pages, or shares of what the load needs."""
+    rounds: int
+    block_size: int
+    max_num_seqs: int
+    """Requests at once, at most, where a contender says nothing else."""
+
+    @property
+    def needed_pages(self) -> int:
+        """With which no load can ever be short."""
+        return pages_needed(self.requests, self.max_num_seqs, self.block_size)
+
+    @property
+    def baseline(self) -> str:
+        """The contender to which ratios refer: vLLM without the plugin, or the first one."""
+        plain = (each.name for each in self.contenders if each.policy == PLAIN)
+        return next(plain, self.contenders[0].name)
+
+    def settings(self) -> list[Setting]:
+        """All loads at the first pool, then at the next."""
+        return [
+            Setting(load, pool, pool_pages(pool, self.needed_pages), self.needed_pages)
+            for pool in self.pools
+            for load in self.loads
+        ]
+
+    def pages_of(self, contender: Contender, pool: str) -> int:
+        """Pages of a contender's pool, where the setting has ``pool``."""
+        return contender.pool_pages(self.needed_pages, pool_pages(pool, self.needed_pages))
+
+    def check(self) -> None:
+        """Refuse what cannot run, before anything is started.
+
+        Raises:
+            ConfigError: a pool is too small for a request, or a setting does not fit the page size.
+        """
+        longest = max(request.pages(self.block_size) for request in self.requests)
+        prompt = max(len(request.prompt_token_ids) for request in self.requests)
+        for contender in self.contenders:
+            if contender.settings is not None:
+                try:
+                    BudgetConfig.of(contender.settings).for_block_size(self.block_size)
+                except ConfigError as error:
+                    raise ConfigError(f"{contender.name}: {error}") from None
+            grows = contender.policy in (PLAIN, "full")
+            least = longest if grows else -(-prompt // self.block_size)
+            for pool in self.pools:
+                pages = self.pages_of(contender, pool)
+                if pages < least:
+                    what = "request" if grows else "prompt"
+                    raise ConfigError(
+                        f"{contender.name} would have a pool of {pages} pages, and the longest "
+                        f"{what} alone needs {least}: give it a larger --pool, or shorten the "
+                        "requests"
+                    )
+
+    def run(self, start: StartEngine, on_progress: OnProgress) -> Iterator[Run]:
+        """All runs, as they are done.
+
+        All contenders of one pool are up at the same time, and one of them at a time has work.
+
+        Raises:
+            RunError: an engine failed.
+        """
+        settings = self.settings()
+        for pool in dict.fromkeys(self.pools):
+            with ExitStack() as stack:
+                engines: dict[str, Engine] = {}
+                for contender in self.contenders:
+                    on_progress(f"{contender.name}: starting, pool {pool}")
+                    engines[contender.name] = stack.enter_context(
+                        start(contender, self.pages_of(contender, pool))
+                    )
+                for setting in (each for each in settings if each.pool == pool):
+                    yield from self._rounds(setting, engines, on_progress)
+
+    def _rounds(
+        self, setting: Setting, engines: dict[str, Engine], on_progress: OnProgress
+    ) -> Iterator[Run]:
+        for number in range(1, self.rounds + 1):
+            for contender in self.contenders:
+                label = f"{setting.load}, pool {setting.pool}, round {number}, {contender.name}"
+                total = len(self.requests)
+
+                def show(progress: Progress, label: str = label, total: int = total) -> None:
+                    on_progress(f"{label}: {progress.finished}/{total} requests")
+
+                on_progress(label)
+                measurement = engines[contender.name].serve(setting.load, show)
+                pages = self.pages_of(contender, setting.pool)
+                yield Run(setting, contender.name, number, pages, measurement)
+
+
+def pool_pages(pool: str, needed: int) -> int:
+    """Pages of a pool that is given as pages, or as a share such as ``20%`` of those needed.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    text = pool.strip()
+    try:
+        share = float(text.removesuffix("%")) / 100 if text.endswith("%") else None
+        pages = round(needed * share) if share is not None else int(text)
+    except (ValueError, OverflowError):
+        pages = 0
+    if pages < 1:
+        raise ConfigError(
+            f"--pool is {pool!r}, but must be a number of pages, or a share such as 20% of the "
+            f"{needed} that the load needs"
+        )
+    return pages

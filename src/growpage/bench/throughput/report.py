@@ -1,0 +1,172 @@
+"""What a comparison leaves behind: tables, and everything that ``throughput.json`` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rich.table import Table
+
+from growpage.bench.statistics import Estimate
+from growpage.bench.throughput.latency import METRICS, PERCENTILES
+from growpage.bench.throughput.protocol import EngineFigures
+from growpage.bench.throughput.summary import Comparison, Summary
+
+PHASES = ("capture", "measure", "compact", "decide")
+
+_Figure = Callable[[EngineFigures], float | None]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table and one field of the JSON."""
+
+    key: str
+    label: str
+    value: Callable[[Summary], float | None]
+    form: str = ",.0f"
+
+    def show(self, summary: Summary) -> str:
+        """The value as text; a dash where it is not known."""
+        value = self.value(summary)
+        return "-" if value is None else format(value, self.form)
+
+
+def _mean(figures: Mapping[str, float]) -> float:
+    return sum(figures.values()) / len(figures)
+
+
+def _of_engine(key: str, label: str, of: _Figure, form: str = ",.0f") -> Line:
+    return Line(key, label, lambda summary: summary.figure(of), form)
+
+
+def _most(key: str, label: str, of: _Figure, form: str = ",.0f") -> Line:
+    return Line(key, label, lambda summary: summary.most(of), form)
+
+
+def _phase(phase: str) -> Line:
+    return Line(
+        f"{phase}_share", f"time in {phase}", lambda summary: summary.phase_share(phase), ".2%"
+    )
+
+
+LINES = (
+    Line("output_tokens_per_s", "output tokens/s", lambda s: _mean(s.output_tokens_per_s), ",.1f"),
+    Line("requests_per_s", "requests/s", lambda s: _mean(s.requests_per_s), ".3f"),
+    Line("failed", "requests failed", lambda s: len(s.failures)),
+    _of_engine("preemptions", "preemptions", lambda e: e.preemptions, ",.1f"),
+    _of_engine("recomputed_tokens", "recomputed tokens", lambda e: e.recomputed_tokens),
+    _most("peak_resident", "requests resident, most", lambda e: e.peak_resident),
+    _of_engine("mean_resident", "requests resident, mean", lambda e: e.mean_resident, ".1f"),
+    _of_engine("mean_pages", "pages a request, mean", lambda e: e.mean_pages, ".1f"),
+    _most("peak_pages", "pages a request, most", lambda e: e.peak_pages),
+    _of_engine("mean_pool_use", "pool in use, mean", lambda e: e.mean_pool_use, ".0%"),
+    _most("peak_pool_use", "pool in use, most", lambda e: e.peak_pool_use, ".0%"),
+    _of_engine("compressions", "compressions", lambda e: e.compressions),
+    _of_engine("evicted_tokens", "evicted tokens", lambda e: e.evicted_tokens),
+    _of_engine("steps", "steps", lambda e: e.steps),
+    *map(_phase, PHASES),
+)
+
+
+def table(comparison: Comparison) -> Table:
+    """One setting: one line a figure, one column a contender; latencies in milliseconds."""
+    summaries = list(comparison.summaries.values())
+    shown = Table(title=str(comparison.setting), title_justify="left")
+    shown.add_column("")
+    for summary in summaries:
+        shown.add_column(summary.contender, justify="right", no_wrap=True)
+
+    def add(label: str, show: Callable[[Summary], str]) -> None:
+        shown.add_row(label, *map(show, summaries))
+
+    add(
+        f"ratio to {comparison.baseline}",
+        lambda summary: _show_ratio(comparison.ratio(summary.contender), len(summary.runs)),
+    )
+    for line in LINES[:3]:
+        add(line.label, line.show)
+    for metric in METRICS:
+        for rank in ("mean", *(f"p{percent}" for percent in PERCENTILES)):
+            add(f"{metric.upper()} {rank}, ms", partial(_show_latency, metric=metric, rank=rank))
+    for line in LINES[3:]:
+        if any(line.value(summary) is not None for summary in summaries):
+            add(line.label, line.show)
+    return shown
+
+
+def to_dict(comparison: Comparison) -> dict[str, Any]:
+    """One setting, for JSON."""
+    setting = comparison.setting
+    return {
+        "load": setting.load.model_dump(),
+        "pool": setting.pool,
+        "pool_pages": setting.pool_pages,
+        "needed_pages": setting.needed_pages,
+        "baseline": comparison.baseline,
+        "contenders": {
+            name: {
+                "ratio": _ratio_to_dict(comparison.ratio(name)),
+                **{line.key: _rounded(line.value(summary)) for line in LINES},
+                "latency_ms": {
+                    metric: each.milliseconds() for metric, each in summary.latencies.items()
+                },
+                "pool_pages": summary.runs[0].pool_pages,
+                "output_tokens_per_s_by_round": [
+                    _rounded(value) for value in summary.output_tokens_per_s.values()
+                ],
+                "seconds_by_phase_by_round": [
+                    run.measurement.engine.seconds for run in summary.runs
+                ],
+                "failures": list(summary.failures),
+            }
+            for name, summary in comparison.summaries.items()
+        },
+    }
+
+
+def headline(comparisons: Sequence[Comparison]) -> list[str]:
+    """Each setting's outcome in one sentence."""
+    found = []
+    for comparison in comparisons:
+        ratios = {
+            name: comparison.ratio(name)
+            for name in comparison.summaries
+            if name != comparison.baseline
+        }
+        each = ", ".join(
+            f"{name} {_show_ratio(ratio, len(comparison.summaries[name].runs))}"
+            for name, ratio in ratios.items()
+        )
+        if each:
+            found.append(
+                f"{comparison.setting}: tokens/s relative to {comparison.baseline}: {each}"
+            )
+    return found
+
+
+def _show_ratio(ratio: Estimate | None, rounds: int) -> str:
+    if ratio is None:
+        return "1"
+    return ratio.show() if rounds > 1 else f"{ratio.value:.2f}"
+
+
+def _show_latency(summary: Summary, metric: str, rank: str) -> str:
+    found = summary.latencies.get(metric)
+    return "-" if found is None else f"{found.milliseconds()[rank]:,.1f}"
+
+
+def _ratio_to_dict(ratio: Estimate | None) -> dict[str, float] | None:
+    if ratio is None:
+        return None
+    return {
+        "value": round(ratio.value, 4),
+        "low": round(ratio.low, 4),
+        "high": round(ratio.high, 4),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return round(value, 4) if isinstance(value, float) else value
