@@ -26,6 +26,9 @@ imports, but minutes on a crowded one."""
 STOP_LIMIT_S = 60.0
 """Seconds that a server has to end after SIGTERM, before it is killed."""
 
+GROWPAGE_SERVE = (sys.executable, "-m", "growpage", "serve")
+PLAIN_SERVE = (sys.executable, "-m", "growpage.bench.plain_server")
+
 _SAMPLE = re.compile(r"^([\w:]+)(?:\{.*\})? (\S+)$", re.MULTILINE)
 
 
@@ -64,23 +67,24 @@ def serve(
     arguments: Sequence[str],
     log: Path,
     environment: Mapping[str, str] | None = None,
+    command: Sequence[str] = GROWPAGE_SERVE,
 ) -> Iterator[Server]:
     """A healthy server, until the block is left.
 
     Args:
-        arguments: of ``growpage serve``; the address is added.
+        arguments: of the command; the address is added.
         log: the file that takes everything the server prints.
         environment: variables to set beside ours.
+        command: starts a server of vLLM.
 
     Raises:
         ServerError: it did not become healthy, or left processes behind when it was stopped.
     """
     port = _free_port()
-    command = [sys.executable, "-m", "growpage", "serve", *arguments]
     with log.open("wb") as sink:
         # A session of its own: Ctrl-C reaches only us, and we end the server and all its processes.
         process = psutil.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            [*command, *arguments, "--host", "127.0.0.1", "--port", str(port)],
             stdout=sink,
             stderr=subprocess.STDOUT,
             env={**ENVIRONMENT, **os.environ, **(environment or {})},

@@ -7,6 +7,11 @@ from typing import Annotated
 
 import typer
 
+from growpage.budget.errors import ConfigError
+
+DEFAULT_CONTENDERS = ("plain", "growpage", "elastic")
+DEFAULT_REQUESTS = 64
+
 LOAD = "Load"
 ENGINE = "Engine"
 
@@ -75,6 +80,21 @@ def throughput(
     output_tokens: Annotated[
         str, typer.Option(rich_help_panel=LOAD, help="Lengths of answers, likewise.")
     ] = "64-512:log",
+    server: Annotated[
+        bool,
+        typer.Option(
+            "--server",
+            rich_help_panel=ENGINE,
+            help="Through OpenAI servers, started for this, and not in process.",
+        ),
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=ENGINE,
+            help="A server that runs already, as http://host:port; CONTENDER is then its name.",
+        ),
+    ] = None,
     pool: Annotated[
         list[str] | None,
         typer.Option(
@@ -115,18 +135,32 @@ def throughput(
     # Only now: the other commands need none of this, and some of it is slow to import.
     from rich.console import Console
 
-    from growpage.bench.contenders import read_contenders
+    from growpage.bench.contenders import Contender, read_contenders
     from growpage.bench.launch import RunError
-    from growpage.bench.throughput.command import Options, run
-    from growpage.bench.throughput.experiment import Experiment
-    from growpage.bench.throughput.load import Lengths, make_loads
+    from growpage.bench.server import ServerError
+    from growpage.bench.throughput.engines import Engines, RunningServer
+    from growpage.bench.throughput.experiment import Experiment, StartEngine
+    from growpage.bench.throughput.load import DEFAULT_CLIENTS, Lengths, make_loads
     from growpage.bench.throughput.requests import draw_requests, load_tokenizer, read_requests
     from growpage.models import smollm2
 
-    named = contenders or ([] if contenders_file else ["plain", "growpage", "elastic"])
-    compared = read_contenders(named, contenders_file)
+    try:
+        from growpage.bench.throughput.command import Description, run
+    except ModuleNotFoundError as error:
+        raise _failure(f"this needs {error.name}: pip install 'growpage[bench]'") from error
+
+    # Everything that can be wrong is looked at before anything is started.
     loads = make_loads(clients, request_rate or (), burstiness, seed)
     prompt, output = Lengths.of(prompt_tokens), Lengths.of(output_tokens)
+    running = None
+    if url is None:
+        named = contenders or ([] if contenders_file else list(DEFAULT_CONTENDERS))
+        compared = read_contenders(named, contenders_file)
+    else:
+        name = _only_name(contenders, contenders_file, server=server, pool=pool)
+        running = RunningServer.at(url)
+        compared = [Contender(name=name, settings=None)]
+        pool, block_size = [str(running.pool_pages)], running.block_size
     try:
         folder = model or smollm2.ensure()
     except smollm2.ModelError as error:
@@ -134,10 +168,8 @@ def throughput(
     words = load_tokenizer(tokenizer or folder)
     if requests_file:
         asked = read_requests(words, requests_file, requests, output, seed)
-        source = requests_file.name
     else:
-        asked = draw_requests(words, requests or 64, prompt, output, seed)
-        source = f"drawn: prompts {prompt}, answers {output}"
+        asked = draw_requests(words, requests or DEFAULT_REQUESTS, prompt, output, seed)
     experiment = Experiment(
         contenders=compared,
         requests=asked,
@@ -145,21 +177,50 @@ def throughput(
         pools=pool or ["20%"],
         rounds=rounds,
         block_size=block_size,
-        max_num_seqs=max_num_seqs or clients or (64 if request_rate else 32),
+        max_num_seqs=max_num_seqs or clients or (64 if request_rate else DEFAULT_CLIENTS),
     )
-    options = Options(
-        model=folder,
-        out=out,
+    if running is None:
+        experiment.check()
+    out.mkdir(parents=True, exist_ok=True)
+    engines = Engines(experiment, folder, out, seed, prefix_caching=prefix_caching, eager=eager)
+    start: StartEngine = engines.served if server else engines.in_process
+    if running is not None:
+        here = running
+        start = lambda _contender, _pages: here.engine(asked)  # noqa: E731
+    about = Description(
+        model=running.model if running else folder.name,
+        tokenizer=str(tokenizer or folder),
         seed=seed,
-        prefix_caching=prefix_caching,
-        eager=eager,
-        source=source,
+        requests_from=requests_file.name
+        if requests_file
+        else f"drawn: prompts of {prompt} tokens, answers of {output}",
+        engine={"reached": url or ("server" if server else "in process")}
+        | ({} if url else {"prefix_caching": prefix_caching, "eager": eager}),
     )
     try:
-        status = run(experiment, options, Console())
-    except RunError as error:
+        status = run(experiment, start, about, out, Console())
+    except (RunError, ServerError) as error:
         raise _failure(str(error)) from error
     raise typer.Exit(status)
+
+
+def _only_name(
+    contenders: list[str] | None, file: Path | None, *, server: bool, pool: list[str] | None
+) -> str:
+    """What a server that runs already is called.
+
+    Raises:
+        ConfigError: the command line says more than can be asked of it.
+    """
+    for flag, given in (("--contenders-file", file), ("--server", server), ("--pool", pool)):
+        if given:
+            raise ConfigError(f"{flag} starts engines, and --url names one that runs: give either")
+    names = contenders or ["server"]
+    if len(names) > 1:
+        raise ConfigError(
+            f"--url is one server, and {len(names)} contenders are named: name one, as you like"
+        )
+    return names[0]
 
 
 def _failure(message: str) -> typer.Exit:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from rich.table import Table
@@ -12,7 +13,7 @@ from rich.table import Table
 from growpage.bench.statistics import Estimate
 from growpage.bench.throughput.latency import METRICS, PERCENTILES
 from growpage.bench.throughput.protocol import EngineFigures
-from growpage.bench.throughput.summary import Comparison, Summary
+from growpage.bench.throughput.summary import Comparison, Run, Summary, crossovers
 
 PHASES = ("capture", "measure", "compact", "decide")
 
@@ -34,10 +35,6 @@ class Line:
         return "-" if value is None else format(value, self.form)
 
 
-def _mean(figures: Mapping[str, float]) -> float:
-    return sum(figures.values()) / len(figures)
-
-
 def _of_engine(key: str, label: str, of: _Figure, form: str = ",.0f") -> Line:
     return Line(key, label, lambda summary: summary.figure(of), form)
 
@@ -53,8 +50,8 @@ def _phase(phase: str) -> Line:
 
 
 LINES = (
-    Line("output_tokens_per_s", "output tokens/s", lambda s: _mean(s.output_tokens_per_s), ",.1f"),
-    Line("requests_per_s", "requests/s", lambda s: _mean(s.requests_per_s), ".3f"),
+    Line("output_tokens_per_s", "output tokens/s", lambda s: s.mean_tokens_per_s, ",.1f"),
+    Line("requests_per_s", "requests/s", lambda s: fmean(s.requests_per_s.values()), ".3f"),
     Line("failed", "requests failed", lambda s: len(s.failures)),
     _of_engine("preemptions", "preemptions", lambda e: e.preemptions, ",.1f"),
     _of_engine("recomputed_tokens", "recomputed tokens", lambda e: e.recomputed_tokens),
@@ -127,24 +124,53 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def headline(comparisons: Sequence[Comparison]) -> list[str]:
-    """Each setting's outcome in one sentence."""
+def run_to_dict(run: Run) -> dict[str, Any]:
+    """One run with every token's time, for a line of JSON."""
+    return {
+        "contender": run.contender,
+        "round": run.round,
+        "load": run.setting.load.model_dump(),
+        "pool": run.setting.pool,
+        "pool_pages": run.pool_pages,
+        "measurement": run.measurement.model_dump(),
+    }
+
+
+def headlines(comparisons: Sequence[Comparison]) -> list[str]:
+    """The outcome at each setting in one sentence, and each crossover."""
     found = []
     for comparison in comparisons:
-        ratios = {
-            name: comparison.ratio(name)
-            for name in comparison.summaries
-            if name != comparison.baseline
-        }
         each = ", ".join(
-            f"{name} {_show_ratio(ratio, len(comparison.summaries[name].runs))}"
-            for name, ratio in ratios.items()
+            f"{name} {_show_ratio(comparison.ratio(name), len(summary.runs))}"
+            for name, summary in comparison.summaries.items()
+            if name != comparison.baseline
         )
         if each:
             found.append(
-                f"{comparison.setting}: tokens/s relative to {comparison.baseline}: {each}"
+                f"{comparison.setting}: tokens/s relative to {comparison.baseline}: {each}."
             )
+    for load, at_load in _several_pools(comparisons):
+        found += [
+            f"{load}: {name} against {at_load[0].baseline}: {crossover.text}."
+            for name, crossover in crossovers(at_load).items()
+        ]
     return found
+
+
+def crossovers_to_dict(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Every crossover, for JSON; none where one pool alone was measured."""
+    return [
+        {"load": load, "contender": name, "pool_share": crossover.at, "text": crossover.text}
+        for load, at_load in _several_pools(comparisons)
+        for name, crossover in crossovers(at_load).items()
+    ]
+
+
+def _several_pools(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, list[Comparison]]]:
+    for load in dict.fromkeys(str(each.setting.load) for each in comparisons):
+        here = [each for each in comparisons if str(each.setting.load) == load]
+        if len(here) > 1:
+            yield load, here
 
 
 def _show_ratio(ratio: Estimate | None, rounds: int) -> str:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 
 from growpage.bench import statistics
 from growpage.bench.statistics import Estimate
+from growpage.bench.throughput.crossover import Crossover, find_crossover
 from growpage.bench.throughput.latency import Distribution, latencies
 from growpage.bench.throughput.load import ClosedLoop, OpenLoop
 from growpage.bench.throughput.protocol import EngineFigures, Measurement
@@ -63,6 +65,11 @@ class Summary:
         return self._by_round(
             lambda run: sum(each.tokens for each in run.traces if each.failure is None) / run.wall_s
         )
+
+    @property
+    def mean_tokens_per_s(self) -> float:
+        """Output tokens/s, the mean over rounds."""
+        return fmean(self.output_tokens_per_s.values())
 
     @cached_property
     def requests_per_s(self) -> Mapping[str, float]:
@@ -139,4 +146,20 @@ def compare(runs: Sequence[Run], baseline: str) -> list[Comparison]:
             for name in dict.fromkeys(run.contender for run in here)
         }
         found.append(Comparison(setting, summaries, baseline))
+    return found
+
+
+def crossovers(comparisons: Sequence[Comparison]) -> dict[str, Crossover]:
+    """Of each contender but the baseline, at one load.
+
+    Args:
+        comparisons: each with another pool.
+    """
+    found = {}
+    for name in comparisons[0].summaries:
+        ratios = [each.ratio(name) for each in comparisons]
+        shares = [each.setting.pool_share for each in comparisons]
+        values = [ratio.value for ratio in ratios if ratio is not None]
+        if values:
+            found[name] = find_crossover(shares, values)
     return found
