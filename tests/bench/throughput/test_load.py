@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import statistics
 
@@ -53,31 +52,6 @@ def test_arrivals_are_those_of_their_seed() -> None:
     assert load.arrivals(50) == load.arrivals(50)
     assert load.arrivals(50) != load.model_copy(update={"seed": 8}).arrivals(50)
     assert load.arrivals(0) == []
-
-
-@pytest.mark.parametrize("burstiness", [0.5, 1.0])
-def test_arrivals_are_those_of_vllm_bench_serve(
-    burstiness: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from vllm.benchmarks import serve
-
-    clock = 1000.0
-
-    async def sleep(seconds: float) -> None:
-        nonlocal clock
-        clock += seconds
-
-    monkeypatch.setattr(serve.asyncio, "sleep", sleep)
-    monkeypatch.setattr(serve.time, "time", lambda: clock)
-
-    async def times() -> list[float]:
-        np.random.seed(11)  # as its main() does with --seed
-        sent = serve.get_request(list(range(40)), 4.0, burstiness)
-        return [clock - 1000 async for _ in sent]
-
-    theirs = asyncio.run(times())
-    ours = OpenLoop(rate=4, burstiness=burstiness, seed=11).arrivals(40)
-    assert ours == pytest.approx(theirs, abs=1e-6)
 
 
 def test_a_closed_loop_sends_when_a_client_is_free() -> None:
