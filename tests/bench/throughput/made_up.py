@@ -44,4 +44,4 @@ def run_of(
     measurement = Measurement(
         wall_s=wall_s, traces=[trace(events)], engine=engine or EngineFigures()
     )
-    return Run(setting, contender, number, pool, measurement)
+    return Run(setting, contender, number, pool, measurement, load_average=1.5)

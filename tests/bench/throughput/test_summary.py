@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
@@ -43,7 +45,7 @@ def test_failed_answers_do_not_count_as_throughput() -> None:
     (good,) = run.measurement.traces
     cut = good.model_copy(update={"request": "0001", "wanted_tokens": 500})
     both = run.measurement.model_copy(update={"traces": [good, cut]})
-    (comparison,) = compare([Run(run.setting, "plain", 1, 20, both)], "plain")
+    (comparison,) = compare([replace(run, measurement=both)], "plain")
     summary = comparison.summaries["plain"]
     assert summary.mean_tokens_per_s == pytest.approx(100)
     assert summary.requests_per_s == pytest.approx({"1": 1.0})
@@ -67,6 +69,7 @@ def test_engine_figures_are_means_over_rounds_and_peaks_their_largest() -> None:
     assert found["compact_share"] == pytest.approx(0.02)  # 0.04 s of 2 s
     assert found["measure_share"] is None
     assert found["mean_pages"] is None
+    assert found["load_average"] == 1.5
 
 
 def test_table_and_headlines_name_every_contender() -> None:
@@ -83,6 +86,12 @@ def test_table_and_headlines_name_every_contender() -> None:
         "8 clients, a pool of 20 pages (20% of the need): tokens/s relative to plain: "
         "ours 1.50 [1.50, 1.50]."
     ]
+
+
+def test_each_run_is_one_line_while_the_others_go_on() -> None:
+    assert report.progress(run_of("ours", 50, number=3)) == (
+        "8 clients, pool 20%, round 3, ours: 50.0 output tokens/s in 2 s"
+    )
 
 
 def test_one_round_has_no_interval() -> None:

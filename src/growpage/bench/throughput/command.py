@@ -65,6 +65,7 @@ def run(
             runs.append(each)
             lines.write(json.dumps(report.run_to_dict(each)) + "\n")
             lines.flush()
+            console.print(report.progress(each), highlight=False, soft_wrap=True)
     comparisons = compare(runs, experiment.baseline)
     for comparison in comparisons:
         console.print(report.table(comparison))

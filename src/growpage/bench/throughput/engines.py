@@ -49,7 +49,7 @@ class Engines:
         Raises:
             RunError: it did not start.
         """
-        log = self.out / f"{contender.slug}.log"
+        log = self._log(contender, pool_pages)
         with engine_process(self._spec(contender, pool_pages), log) as engine:
             yield engine
 
@@ -68,11 +68,14 @@ class Engines:
             settings = self.out / f"{contender.slug}.settings.json"
             settings.write_text(json.dumps(contender.settings))
             flags += ["--growpage-config", str(settings)]
-        log = self.out / f"{contender.slug}.log"
+        log = self._log(contender, pool_pages)
         with serve(flags, log, command=command) as server:
             engine = ServedEngine(server.address, self.model.name, spec.requests)
             engine.warm_up()
             yield engine
+
+    def _log(self, contender: Contender, pool_pages: int) -> Path:
+        return self.out / f"{contender.slug}-{pool_pages}-pages.log"
 
     def _spec(self, contender: Contender, pool_pages: int) -> EngineSpec:
         return EngineSpec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -127,7 +128,8 @@ class Experiment:
                 on_progress(label)
                 measurement = engines[contender.name].serve(setting.load, show)
                 pages = self.pages_of(contender, setting.pool)
-                yield Run(setting, contender.name, number, pages, measurement)
+                load_average = os.getloadavg()[0]
+                yield Run(setting, contender.name, number, pages, measurement, load_average)
 
 
 def pool_pages(pool: str, needed: int) -> int:

@@ -13,7 +13,7 @@ from rich.table import Table
 from growpage.bench.statistics import Estimate
 from growpage.bench.throughput.latency import METRICS, PERCENTILES
 from growpage.bench.throughput.protocol import EngineFigures
-from growpage.bench.throughput.summary import Comparison, Run, Summary, crossovers
+from growpage.bench.throughput.summary import Comparison, Run, Summary, compare, crossovers
 
 PHASES = ("capture", "measure", "compact", "decide")
 
@@ -65,6 +65,7 @@ LINES = (
     _of_engine("evicted_tokens", "evicted tokens", lambda e: e.evicted_tokens),
     _of_engine("steps", "steps", lambda e: e.steps),
     *map(_phase, PHASES),
+    Line("load_average", "load average", lambda s: s.load_average, ".1f"),
 )
 
 
@@ -132,8 +133,18 @@ def run_to_dict(run: Run) -> dict[str, Any]:
         "load": run.setting.load.model_dump(),
         "pool": run.setting.pool,
         "pool_pages": run.pool_pages,
+        "load_average": run.load_average,
         "measurement": run.measurement.model_dump(),
     }
+
+
+def progress(run: Run) -> str:
+    """One run in a sentence."""
+    (summary,) = compare([run], run.contender)[0].summaries.values()
+    return (
+        f"{run.setting.load}, pool {run.setting.pool}, round {run.round}, {run.contender}: "
+        f"{summary.mean_tokens_per_s:.1f} output tokens/s in {run.measurement.wall_s:.0f} s"
+    )
 
 
 def headlines(comparisons: Sequence[Comparison]) -> list[str]:

@@ -49,6 +49,8 @@ class Run:
     pool_pages: int
     """Its own pool's, which may be another than the setting's."""
     measurement: Measurement
+    load_average: float
+    """Of this machine over its last minute: what else it was doing."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,16 @@ class Summary:
             if trace.failure is not None
         ]
 
+    @property
+    def load_average(self) -> float:
+        """Of this machine at the end of each run, the mean over rounds."""
+        return fmean(run.load_average for run in self.runs)
+
     def figure(self, of: Callable[[EngineFigures], float | None]) -> float | None:
         """The mean over rounds of what the engine says; none where it does not."""
         values = [of(run.measurement.engine) for run in self.runs]
         known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known else None
+        return fmean(known) if known else None
 
     def most(self, of: Callable[[EngineFigures], float | None]) -> float | None:
         """The largest over rounds of what the engine says; none where it does not."""
