@@ -7,11 +7,6 @@ from typing import Annotated
 
 import typer
 
-from growpage.budget.errors import ConfigError
-
-DEFAULT_CONTENDERS = ("plain", "growpage", "elastic")
-DEFAULT_REQUESTS = 64
-
 LOAD = "Load"
 ENGINE = "Engine"
 
@@ -133,94 +128,42 @@ def throughput(
     requests, as many as run at once.
     """
     # Only now: the other commands need none of this, and some of it is slow to import.
-    from rich.console import Console
-
-    from growpage.bench.contenders import Contender, read_contenders
     from growpage.bench.launch import RunError
     from growpage.bench.server import ServerError
-    from growpage.bench.throughput.engines import Engines, RunningServer
-    from growpage.bench.throughput.experiment import Experiment, StartEngine
-    from growpage.bench.throughput.load import DEFAULT_CLIENTS, Lengths, make_loads
-    from growpage.bench.throughput.requests import draw_requests, load_tokenizer, read_requests
     from growpage.models import smollm2
 
     try:
-        from growpage.bench.throughput.command import Description, run
+        from growpage.bench.throughput.command import Asked, run
     except ModuleNotFoundError as error:
         raise _failure(f"this needs {error.name}: pip install 'growpage[bench]'") from error
-
-    # Everything that can be wrong is looked at before anything is started.
-    loads = make_loads(clients, request_rate or (), burstiness, seed)
-    prompt, output = Lengths.of(prompt_tokens), Lengths.of(output_tokens)
-    running = None
-    if url is None:
-        named = contenders or ([] if contenders_file else list(DEFAULT_CONTENDERS))
-        compared = read_contenders(named, contenders_file)
-    else:
-        name = _only_name(contenders, contenders_file, server=server, pool=pool)
-        running = RunningServer.at(url)
-        compared = [Contender(name=name, settings=None)]
-        pool, block_size = [str(running.pool_pages)], running.block_size
     try:
-        folder = model or smollm2.ensure()
-    except smollm2.ModelError as error:
-        raise _failure(str(error)) from error
-    words = load_tokenizer(tokenizer or folder)
-    if requests_file:
-        asked = read_requests(words, requests_file, requests, output, seed)
-    else:
-        asked = draw_requests(words, requests or DEFAULT_REQUESTS, prompt, output, seed)
-    experiment = Experiment(
-        contenders=compared,
-        requests=asked,
-        loads=loads,
-        pools=pool or ["20%"],
-        rounds=rounds,
-        block_size=block_size,
-        max_num_seqs=max_num_seqs or clients or (64 if request_rate else DEFAULT_CLIENTS),
-    )
-    if running is None:
-        experiment.check()
-    out.mkdir(parents=True, exist_ok=True)
-    engines = Engines(experiment, folder, out, seed, prefix_caching=prefix_caching, eager=eager)
-    start: StartEngine = engines.served if server else engines.in_process
-    if running is not None:
-        here = running
-        start = lambda _contender, _pages: here.engine(asked)  # noqa: E731
-    about = Description(
-        model=running.model if running else folder.name,
-        tokenizer=str(tokenizer or folder),
-        seed=seed,
-        requests_from=requests_file.name
-        if requests_file
-        else f"drawn: prompts of {prompt} tokens, answers of {output}",
-        engine={"reached": url or ("server" if server else "in process")}
-        | ({} if url else {"prefix_caching": prefix_caching, "eager": eager}),
-    )
-    try:
-        status = run(experiment, start, about, out, Console())
-    except (RunError, ServerError) as error:
+        asked = Asked(
+            contenders=contenders or (),
+            contenders_file=contenders_file,
+            model=model or smollm2.ensure(),
+            tokenizer=tokenizer,
+            out=out,
+            rounds=rounds,
+            seed=seed,
+            clients=clients,
+            request_rates=request_rate or (),
+            burstiness=burstiness,
+            requests=requests,
+            requests_file=requests_file,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            server=server,
+            url=url,
+            pools=pool or (),
+            max_num_seqs=max_num_seqs,
+            block_size=block_size,
+            prefix_caching=prefix_caching,
+            eager=eager,
+        )
+        status = run(asked)
+    except (RunError, ServerError, smollm2.ModelError) as error:
         raise _failure(str(error)) from error
     raise typer.Exit(status)
-
-
-def _only_name(
-    contenders: list[str] | None, file: Path | None, *, server: bool, pool: list[str] | None
-) -> str:
-    """What a server that runs already is called.
-
-    Raises:
-        ConfigError: the command line says more than can be asked of it.
-    """
-    for flag, given in (("--contenders-file", file), ("--server", server), ("--pool", pool)):
-        if given:
-            raise ConfigError(f"{flag} starts engines, and --url names one that runs: give either")
-    names = contenders or ["server"]
-    if len(names) > 1:
-        raise ConfigError(
-            f"--url is one server, and {len(names)} contenders are named: name one, as you like"
-        )
-    return names[0]
 
 
 def _failure(message: str) -> typer.Exit:

@@ -66,12 +66,16 @@ class EngineRun:
         self._scheduler = self._engine.engine_core.engine_core.scheduler
 
     def warm_up(self) -> None:
-        """Serve every prompt, and a few tokens of its answer."""
+        """Serve every prompt with a few tokens of its answer, then the longest request whole.
+
+        What happens the first time only, such as the compilation of a kernel, is over then.
+        """
         for request in self._requests:
             self._submit(request, min(WARM_UP_TOKENS, request.output_tokens))
-        while self._engine.has_unfinished_requests():
-            self._engine.step()
-        self._come_to_rest()
+        self._finish()
+        longest = max(self._requests, key=lambda request: request.tokens)
+        self._submit(longest, longest.output_tokens)
+        self._finish()
 
     def serve(self, load: Load, emit: Emit) -> Measurement:
         """Serve all requests at the load's pace, and watch the engine do it."""
@@ -161,6 +165,12 @@ class EngineRun:
         )
         prompt = {"prompt_token_ids": request.prompt_token_ids}
         return str(self._engine.add_request(request.id, prompt, sampling))
+
+    def _finish(self) -> None:
+        """Step until nothing is left to do."""
+        while self._engine.has_unfinished_requests():
+            self._engine.step()
+        self._come_to_rest()
 
     def _come_to_rest(self) -> None:
         """Clear away what finished in the last step, and what the prefix cache remembers."""
