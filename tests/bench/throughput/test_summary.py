@@ -133,7 +133,7 @@ def test_a_sweep_of_rates_has_its_figure() -> None:
         for name, speed in (("plain", 100), ("ours", 120))
     ]
     drawn = figures.draw(compare(runs, "plain"))
-    assert list(drawn) == ["rates-pool-20-.png"]
+    assert list(drawn) == ["rates-pool-20%.png"]
     speed, *waits = figures.rates_figure(compare(runs, "plain")).axes
     assert [line.get_ydata().tolist() for line in speed.lines] == [[100, 100], [120, 120]]
     assert len(waits) == 2

@@ -5,6 +5,7 @@ Colours are from Okabe and Ito's palette, which colour-blind readers can tell ap
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -152,7 +153,7 @@ def _groups(
 
 
 def _slug(text: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in text)
+    return re.sub(r"[^\w.%=-]+", "-", text)
 
 
 def _title(figure: Figure, text: str) -> None:
