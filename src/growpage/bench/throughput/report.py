@@ -73,9 +73,9 @@ def table(comparison: Comparison) -> Table:
     """One setting: one line a figure, one column a contender; latencies in milliseconds."""
     summaries = list(comparison.summaries.values())
     shown = Table(title=str(comparison.setting), title_justify="left")
-    shown.add_column("")
+    shown.add_column("", no_wrap=True)
     for summary in summaries:
-        shown.add_column(summary.contender, justify="right", no_wrap=True)
+        shown.add_column(summary.contender, justify="right", overflow="fold")
 
     def add(label: str, show: Callable[[Summary], str]) -> None:
         shown.add_row(label, *map(show, summaries))
