@@ -109,8 +109,13 @@ def test_a_running_server_and_what_vllms_own_benchmark_says(
     assert theirs["completed"] == 12
     assert theirs["total_output_tokens"] == 12 * 100 == report["workload"]["output_tokens"]["sum"]
     assert theirs["total_input_tokens"] == report["workload"]["prompt_tokens"]["sum"]
-    # The load of both lasts for as long as the arrivals do.
-    assert ours["output_tokens_per_s"] == pytest.approx(theirs["output_throughput"], rel=0.3)
+    # By their definitions: all answers have 100 tokens.
+    means = {metric: each["mean"] for metric, each in ours["latency_ms"].items()}
+    assert means["e2el"] == pytest.approx(means["ttft"] + 99 * means["tpot"], rel=1e-3)
+    assert means["itl"] == pytest.approx(means["tpot"], rel=1e-3)
+    assert theirs["mean_e2el_ms"] == pytest.approx(
+        theirs["mean_ttft_ms"] + 99 * theirs["mean_tpot_ms"], rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("burstiness", [0.5, 1.0])
