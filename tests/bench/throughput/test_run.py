@@ -112,7 +112,7 @@ def test_a_running_server_and_what_vllms_own_benchmark_says(
     # By their definitions: all answers have 100 tokens.
     means = {metric: each["mean"] for metric, each in ours["latency_ms"].items()}
     assert means["e2el"] == pytest.approx(means["ttft"] + 99 * means["tpot"], rel=1e-3)
-    assert means["itl"] == pytest.approx(means["tpot"], rel=1e-3)
+    assert means["itl"] > means["tpot"] * (1 - 1e-3)  # an event may bring several tokens
     assert theirs["mean_e2el_ms"] == pytest.approx(
         theirs["mean_ttft_ms"] + 99 * theirs["mean_tpot_ms"], rel=1e-3
     )
