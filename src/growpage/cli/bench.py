@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from growpage.cli.analyse import analyse_app
 from growpage.cli.quality_answers import answers
 from growpage.cli.quality_replay import replay
 from growpage.cli.throughput import throughput
@@ -17,6 +18,7 @@ quality_app = typer.Typer(
     no_args_is_help=True,
 )
 bench_app.add_typer(quality_app, name="quality")
+bench_app.add_typer(analyse_app, name="analyse")
 quality_app.command("answers")(answers)
 quality_app.command("replay")(replay)
 bench_app.command("throughput")(throughput)

@@ -1,0 +1,164 @@
+"""``growpage bench analyse``: the paper's own analyses, for any model and any questions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from growpage.bench.pool import BLOCK_SIZE
+from growpage.budget.config import BudgetConfig
+from growpage.budget.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+    from growpage.bench.analyses.subject import Subject
+
+analyse_app = typer.Typer(
+    help="The paper's own analyses, as tables and figures, for your model and your questions.",
+    no_args_is_help=True,
+)
+
+Questions = Annotated[
+    Path, typer.Argument(help="JSONL with a question a line (and an id and a family).")
+]
+Model = Annotated[
+    Path | None,
+    typer.Option(help="Folder of a Hugging Face model.  [default: the embedded model]"),
+]
+Work = Annotated[
+    Path,
+    typer.Option(
+        help="Folder for finished parts: a stopped analysis goes on there, and the analyses share "
+        "them."
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="The report, as JSON; its figure beside it.  [default: in the work folder]"),
+]
+Requests = Annotated[int, typer.Option(min=2, help="Questions taken from the file.")]
+NewTokens = Annotated[int, typer.Option(min=2, help="Tokens of an answer, at most.")]
+Temperature = Annotated[float, typer.Option(min=0, help="Of the answers; 0 is greedy.")]
+Concurrency = Annotated[int, typer.Option(min=1, help="Requests at once, at most.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the answers and intervals.")]
+Epsilon = Annotated[
+    float, typer.Option(min=0, help="Mean KL to full KV, in nats a token, that suffices.")
+]
+Budgets = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--budget",
+        min=1,
+        help="Tokens of a fixed budget to try; may be repeated.  [default: a ladder up to the "
+        "longest request]",
+    ),
+]
+
+WORK = Path("analyses-out")
+
+
+@analyse_app.callback()
+def _group() -> None:
+    pass
+
+
+@analyse_app.command("sufficient")
+def sufficient(
+    questions: Questions,
+    model: Model = None,
+    work: Work = WORK,
+    out: Out = None,
+    requests: Requests = 16,
+    new_tokens: NewTokens = 200,
+    temperature: Temperature = 0.0,
+    concurrency: Concurrency = 8,
+    seed: Seed = 0,
+    epsilon: Epsilon = 0.05,
+    budget: Budgets = None,
+) -> None:
+    """Find the least fixed budget that each request gets by with (the paper's Figure 2).
+
+    Answers given with full KV are replayed at a ladder of budgets; a request's B*
+    is the least from which on its mean KL to full KV stays within --epsilon.
+    """
+    with _analysing():
+        from growpage.bench.analyses import sufficient as analysis
+
+        subject = _subject(
+            questions, model, work, requests, new_tokens, temperature, concurrency, seed
+        )
+        budgets = _ladder(budget, subject)
+        measurement = subject.replay(analysis.rungs_of(budgets), _say)
+        found = analysis.needs(measurement, budgets, epsilon)
+        report = {**subject.describe(), **analysis.summarise(found, epsilon)}
+        _finish(report, analysis.table(report), analysis.figure(report), out or work, "sufficient")
+
+
+def _subject(
+    questions: Path,
+    model: Path | None,
+    work: Path,
+    requests: int,
+    new_tokens: int,
+    temperature: float,
+    concurrency: int,
+    seed: int,
+) -> Subject:
+    from growpage.bench.analyses.subject import Subject
+
+    return Subject.of(
+        questions,
+        model,
+        work=work,
+        requests=requests,
+        new_tokens=new_tokens,
+        temperature=temperature,
+        concurrency=concurrency,
+        seed=seed,
+    )
+
+
+def _ladder(budgets: list[int] | None, subject: Subject) -> list[int]:
+    from growpage.bench.analyses.sufficient import ladder
+
+    if budgets:
+        return sorted(set(budgets))
+    config = BudgetConfig()
+    return ladder(subject.longest, BLOCK_SIZE, config.sink + config.recent + BLOCK_SIZE)
+
+
+@contextmanager
+def _analysing() -> Iterator[None]:
+    """Say what is missing, or what an engine failed with, in a line."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"growpage bench analyse needs {error.name}: pip install 'growpage[demo]'"
+        ) from error
+    except RuntimeError as error:  # an engine's
+        typer.echo(f"growpage: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _finish(report: Mapping[str, Any], table: Table, figure: Figure, out: Path, name: str) -> None:
+    """Write and show everything; ``out`` is a JSON file, or a folder for one of this name."""
+    from growpage.bench.analyses.output import write
+
+    file = out if out.suffix == ".json" else out / f"{name}.json"
+    picture = write(report, figure, file)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    console.print(table)
+    console.print(f"Report: {file}, figure: {picture}", highlight=False, soft_wrap=True)
