@@ -14,6 +14,7 @@ from rich.console import Console
 from growpage.bench.pool import BLOCK_SIZE
 from growpage.budget.config import BudgetConfig
 from growpage.budget.errors import ConfigError
+from growpage.cli.quality_replay import check_pool
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,6 +101,131 @@ def sufficient(
         found = analysis.needs(measurement, budgets, epsilon)
         report = {**subject.describe(), **analysis.summarise(found, epsilon)}
         _finish(report, analysis.table(report), analysis.figure(report), out or work, "sufficient")
+
+
+@analyse_app.command("adaptive")
+def adaptive(
+    questions: Questions,
+    model: Model = None,
+    work: Work = WORK,
+    out: Out = None,
+    requests: Requests = 16,
+    new_tokens: NewTokens = 200,
+    temperature: Temperature = 0.0,
+    concurrency: Concurrency = 8,
+    seed: Seed = 0,
+    epsilon: Epsilon = 0.05,
+    budget: Budgets = None,
+    contender: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A policy and its settings, as in 'elastic:watermark=2'; may be repeated.  "
+            "[default: growpage, every, elastic, and fixed at the middle of the ladder]"
+        ),
+    ] = None,
+    pool: Annotated[
+        str,
+        typer.Option(
+            help="Pages of these contenders' pool, or the share of what full KV needs at its peak."
+        ),
+    ] = "50%",
+) -> None:
+    """Compare the capacity that policies give to each request with its B* (appendix I).
+
+    Finds B* as `sufficient` does, and replays the same answers under each
+    contender. A policy that gives to those that need it has a high correlation.
+    """
+    with _analysing():
+        from growpage.bench.analyses import adaptive as analysis
+        from growpage.bench.analyses.sufficient import needs, rungs_of
+        from growpage.bench.contenders import read_contenders
+        from growpage.bench.replay import check
+
+        check_pool(pool)
+        named = read_contenders(contender) if contender else None
+        subject = _subject(
+            questions, model, work, requests, new_tokens, temperature, concurrency, seed
+        )
+        budgets = _ladder(budget, subject)
+        compared = named or analysis.default_contenders(budgets)
+        check(compared)
+        measurement = subject.replay([*rungs_of(budgets), *compared], _say, pool)
+        found = needs(measurement, budgets, epsilon)
+        names = [each.name for each in compared]
+        report = {
+            **subject.describe(),
+            "epsilon": epsilon,
+            "budgets": budgets,
+            "pool": pool,
+            **analysis.summarise(measurement, found, names, seed),
+        }
+        _finish(report, analysis.table(report), analysis.figure(report), out or work, "adaptive")
+
+
+@analyse_app.command("demand")
+def demand(
+    questions: Questions,
+    model: Model = None,
+    work: Work = WORK,
+    out: Out = None,
+    requests: Requests = 16,
+    new_tokens: NewTokens = 400,
+    temperature: Temperature = 0.0,
+    concurrency: Concurrency = 8,
+    seed: Seed = 0,
+    mass: Annotated[
+        list[float] | None,
+        typer.Option(help="The p of D_p; may be repeated.  [default: 0.8, 0.9, 0.95]"),
+    ] = None,
+) -> None:
+    """Draw attention sparsity and demand over the course of decoding (the paper's Figure 3).
+
+    Requests are served with full KV, and measured once a page: D_p of both
+    summaries and its share of the cache, delta, predicted losses, entropy.
+    """
+    with _analysing():
+        from growpage.bench.analyses import demand as analysis
+        from growpage.bench.analyses.observe import check, observe
+
+        masses = mass or list(analysis.MASSES)
+        check(masses)
+        subject = _subject(
+            questions, model, work, requests, new_tokens, temperature, concurrency, seed
+        )
+        observed = observe(subject, masses, _say)
+        report = {**subject.describe(), **analysis.summarise(observed, seed)}
+        _finish(report, analysis.table(report), analysis.figure(report), out or work, "demand")
+
+
+@analyse_app.command("signal")
+def signal(
+    questions: Questions,
+    model: Model = None,
+    work: Work = WORK,
+    out: Out = None,
+    requests: Requests = 16,
+    new_tokens: NewTokens = 400,
+    temperature: Temperature = 0.0,
+    concurrency: Concurrency = 8,
+    seed: Seed = 0,
+    mass: Annotated[float, typer.Option(help="The p of D_p.")] = 0.9,
+) -> None:
+    """Correlate what is measured at a boundary with the change of demand to come.
+
+    With full KV: delta, D_p, the predicted loss and the entropy at each boundary
+    against the change of D_p(short) until the next 1, 2 and 4.
+    """
+    with _analysing():
+        from growpage.bench.analyses import signal as analysis
+        from growpage.bench.analyses.observe import check, observe
+
+        check([mass])
+        subject = _subject(
+            questions, model, work, requests, new_tokens, temperature, concurrency, seed
+        )
+        observed = observe(subject, [mass], _say)[mass]
+        report = {**subject.describe(), **analysis.summarise(observed, seed)}
+        _finish(report, analysis.table(report), analysis.figure(report), out or work, "signal")
 
 
 def _subject(
