@@ -74,7 +74,7 @@ def replay(
     each request held. Takes minutes; one engine after the other.
     """
     limit = _bytes(exact_bytes)
-    _check_pool(pool)
+    check_pool(pool)
     named = read_contenders(contender or [], contenders) if contender or contenders else None
     # Only now: the other commands need none of this, and it is slow to import.
     try:
@@ -155,7 +155,12 @@ def _bytes(text: str) -> int:
     return int(float(match[1]) * UNITS[match[2] or ""])
 
 
-def _check_pool(pool: str) -> None:
+def check_pool(pool: str) -> None:
+    """Refuse an option --pool that is neither pages nor a share.
+
+    Raises:
+        ConfigError: it is.
+    """
     try:
         Contender(name="pool", settings=None, pool=pool)
     except ValueError:
