@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -226,6 +226,37 @@ def signal(
         observed = observe(subject, [mass], _say)[mass]
         report = {**subject.describe(), **analysis.summarise(observed, seed)}
         _finish(report, analysis.table(report), analysis.figure(report), out or work, "signal")
+
+
+@analyse_app.command("curve")
+def curve(
+    quality: Annotated[
+        Path, typer.Argument(help="JSON of growpage bench quality replay, or of answers.")
+    ],
+    throughput: Annotated[Path, typer.Argument(help="JSON of growpage bench throughput.")],
+    out: Annotated[Path, typer.Option(help="The report, as JSON; its figure beside it.")] = Path(
+        "curve.json"
+    ),
+    load: Annotated[
+        Literal["saturated", "varying"], typer.Option(help="Under which replays are taken.")
+    ] = "saturated",
+) -> None:
+    """Draw quality against throughput, from two reports (the paper's Figure 1b).
+
+    Contenders are joined by their names. Starts no engine.
+    """
+    with _analysing():
+        from growpage.bench.analyses import curve as analysis
+
+        sources = {"quality": quality, "throughput": throughput}
+        fast = analysis.read_throughput(throughput)
+        report = {
+            "sources": {name: file.name for name, file in sources.items()},
+            "seed": fast.get("seed"),
+            "measured": {name: analysis.provenance(file) for name, file in sources.items()},
+            **analysis.join(analysis.read_quality(quality, load), fast),
+        }
+        _finish(report, analysis.table(report), analysis.figure(report), out, "curve")
 
 
 def _subject(

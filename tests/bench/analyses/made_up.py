@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from growpage.bench.analyses.observe import Course, Observed, Point
 from growpage.bench.contenders import Contender
 from growpage.bench.forced_replay import Answer, Held, Reference, Replay, RequestReplay, Usage
 from growpage.bench.replay import Measurement, Part, Provenance, Setup
+from growpage.budget.demand import Demand
 
 PROVENANCE = Provenance(date="2026-01-01T00:00:00+00:00", machine={"cores": 1}, versions={})
 USAGE = Usage(
@@ -78,4 +80,35 @@ def measurement(
         families=dict(families or dict.fromkeys(lengths)),
         need={"saturated": 100},
         parts=parts,
+    )
+
+
+def course(shorts: Sequence[float], deltas: Sequence[float], prompt: int = 64) -> Course:
+    """Measured once a page of 32 from the prompt on."""
+    return Course(
+        prompt_tokens=prompt,
+        answer_tokens=32 * len(shorts),
+        points=[
+            Point(
+                position=prompt + 32 * (at + 1) - 1,
+                demand=Demand(
+                    short=short,
+                    long=short - delta,
+                    cached=prompt + 32 * (at + 1) - 1,
+                    losses=(0.01, 0.02),
+                    entropy=2.0 + at / 10,
+                    density=0.5,
+                ),
+            )
+            for at, (short, delta) in enumerate(zip(shorts, deltas, strict=True))
+        ],
+    )
+
+
+def observed(courses: Mapping[str, Course], mass: float = 0.9) -> Observed:
+    return Observed(
+        setup=measurement({"only": 100}, []).setup,
+        mass=mass,
+        courses=dict(courses),
+        provenance=PROVENANCE,
     )

@@ -34,6 +34,8 @@ HELD: dict[str, Callable[[Held], float]] = {
 }
 
 FLAT = "does not vary"
+NOTHING_LEFT = "-"
+"""Capacity, or B*, that follows from the length alone."""
 
 
 def default_contenders(budgets: Sequence[int]) -> list[Contender]:
@@ -148,18 +150,21 @@ def table(report: Mapping[str, Any]) -> Table:
             f"{row['mean']:.0f}",
             f"{row['peak']:.0f}",
             *(
-                show(row["correlation"][kind][which])
+                show(row["correlation"][kind][which], otherwise)
                 for kind in HELD
-                for which in ("with_need", "with_need_at_equal_length")
+                for which, otherwise in (
+                    ("with_need", FLAT),
+                    ("with_need_at_equal_length", NOTHING_LEFT),
+                )
             ),
         )
     return shown
 
 
-def show(rho: Mapping[str, Any] | None) -> str:
-    """A correlation in words."""
+def show(rho: Mapping[str, Any] | None, otherwise: str = FLAT) -> str:
+    """A correlation in words, and ``otherwise`` where there is none."""
     if rho is None:
-        return FLAT
+        return otherwise
     text = f"{rho['value']:+.2f} [{rho['low']:+.2f}, {rho['high']:+.2f}]"
     return text if rho["resolved"] else f"{text} {NOT_RESOLVED}"
 
@@ -177,7 +182,8 @@ def figure(report: Mapping[str, Any], theme: Theme = LIGHT) -> Figure:
         for axes in panels.flat[len(contenders) :]:
             axes.set_visible(False)
         top = max(
-            1.05 * max(each["peak"] for row in contenders.values() for each in row["requests"].values()),
+            1.05
+            * max(each["peak"] for row in contenders.values() for each in row["requests"].values()),
             1.05 * max(need["length"] for need in needs.values()),
         )
         for axes, (name, row) in zip(panels.flat, contenders.items(), strict=False):
@@ -186,13 +192,16 @@ def figure(report: Mapping[str, Any], theme: Theme = LIGHT) -> Figure:
             axes.set_title(f"{name}\nrho {rho}", loc="left", size="small")
         panels[0][0].set_xlim(0, top)
         panels[0][0].set_ylim(0, top)
-        drawn.supxlabel("B*, tokens (hollow: beyond the largest budget, drawn at the full length)", size="medium")
+        drawn.supxlabel(
+            "B*, tokens (hollow: beyond the largest budget, drawn at the full length)",
+            size="medium",
+        )
         drawn.supylabel("held, tokens: mean, and up to the peak", size="medium")
         drawn.suptitle(
             "Capacity given, against the least that suffices", x=0.01, ha="left", weight="bold"
         )
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)))
+        if len(colours) > 1:
+            drawn.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper")
     return drawn
 
 
@@ -225,6 +234,6 @@ def _draw(
                 s=20,
                 color=colour if known else "none",
                 edgecolor=colour,
-                label=(family or "a request") if known else None,
+                label=(family or "no family") if known else None,
             )
     axes.grid()

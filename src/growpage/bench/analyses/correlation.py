@@ -46,10 +46,16 @@ def partial_spearman(
     requests: Sequence[str],
     seed: int = 0,
 ) -> Estimate | None:
-    """:func:`spearman` of what neither owes to ``given``; none where that one does not vary."""
-    if spearman(ours, theirs, requests, seed) is None or not _varies(given):
+    """:func:`spearman` of what neither owes to ``given``.
+
+    None also where ``given`` does not vary, or the ranks of either are the same as its own.
+    """
+    if not all(map(_varies, (ours, theirs, given))) or len(ours) < 3 or len(set(requests)) < 2:
         return None
     a, b, c = (np.asarray(each, dtype=float) for each in (ours, theirs, given))
+    once = np.ones((1, len(c)), dtype=int)
+    if any(abs(_rank_correlation(each, c, once)[0]) > 1 - 1e-9 for each in (a, b)):
+        return None
 
     def compute(weights: np.ndarray) -> np.ndarray:
         ab, ac, bc = (_rank_correlation(*pair, weights) for pair in ((a, b), (a, c), (b, c)))
