@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +28,7 @@ from growpage.bench.forced_replay import (
     replay,
 )
 from growpage.bench.machine import describe_machine, describe_versions
+from growpage.bench.own_process import in_own_process
 from growpage.bench.pool import BLOCK_SIZE, page_bytes
 from growpage.budget.config import BudgetConfig
 from growpage.budget.errors import ConfigError
@@ -200,7 +198,9 @@ def measure(
     for run in runs:
         missing = [load for load in loads if found[run.contender.name, load] is None]
         if missing:
-            for part in _in_own_process(work, _replay, setup, model, run, missing, work):
+            for part in in_own_process(
+                work / "engine.log", _replay, setup, model, run, missing, work
+            ):
                 found[run.contender.name, part.load] = part
                 say(
                     f"{run.contender.name}, {part.load}: KL {part.replay.kl:.2g}, "
@@ -297,7 +297,7 @@ def _reference(
     if not file.exists():
         if setup.exact:
             _check_space(work, exact_bytes(model, setup.requests, setup.new_tokens))
-        _in_own_process(work, _generate, setup, model, prompts, work)
+        in_own_process(work / "engine.log", _generate, setup, model, prompts, work)
         say("reference: generated with full KV")
     return _Stored.model_validate_json(file.read_text())
 
@@ -371,21 +371,3 @@ def _engine(
         seed=setup.seed,
         logits_processors=[TEACHER],
     ).llm_engine
-
-
-def _in_own_process(work: Path, run: Callable[..., Any], *args: Any) -> Any:
-    """None inherits another's memory or engine; what the engine prints goes to a file."""
-    with ProcessPoolExecutor(1, get_context("spawn"), _log_to, (work / "engine.log",)) as pool:
-        try:
-            return pool.submit(run, *args).result()
-        except ConfigError:
-            raise
-        except Exception as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise RuntimeError(f"an engine failed: {first} (see {work}/engine.log)") from error
-
-
-def _log_to(file: Path) -> None:
-    with file.open("ab") as log:
-        for descriptor in (1, 2):
-            os.dup2(log.fileno(), descriptor)
