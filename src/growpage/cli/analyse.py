@@ -62,6 +62,13 @@ Budgets = Annotated[
         "longest request]",
     ),
 ]
+MeasuringSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="How demand is measured, as in 'equal_norm=true'; may be repeated. One of beta_short, "
+        "beta_long, warmup, equal_norm, demand_over_heads."
+    ),
+]
 
 WORK = Path("analyses-out")
 
@@ -177,6 +184,7 @@ def demand(
         list[float] | None,
         typer.Option(help="The p of D_p; may be repeated.  [default: 0.8, 0.9, 0.95]"),
     ] = None,
+    setting: MeasuringSettings = None,
 ) -> None:
     """Draw attention sparsity and demand over the course of decoding (the paper's Figure 3).
 
@@ -185,14 +193,14 @@ def demand(
     """
     with _analysing():
         from growpage.bench.analyses import demand as analysis
-        from growpage.bench.analyses.observe import check, observe
+        from growpage.bench.analyses.observe import contender, observe
 
-        masses = mass or list(analysis.MASSES)
-        check(masses)
+        masses = list(dict.fromkeys(mass or analysis.MASSES))
+        measuring = [contender(each, setting or ()) for each in masses]
         subject = _subject(
             questions, model, work, requests, new_tokens, temperature, concurrency, seed
         )
-        observed = observe(subject, masses, _say)
+        observed = dict(zip(masses, observe(subject, measuring, _say), strict=True))
         report = {**subject.describe(), **analysis.summarise(observed, seed)}
         _finish(report, analysis.table(report), analysis.figure(report), out or work, "demand")
 
@@ -209,6 +217,7 @@ def signal(
     concurrency: Concurrency = 8,
     seed: Seed = 0,
     mass: Annotated[float, typer.Option(help="The p of D_p.")] = 0.9,
+    setting: MeasuringSettings = None,
 ) -> None:
     """Correlate what is measured at a boundary with the change of demand to come.
 
@@ -217,13 +226,13 @@ def signal(
     """
     with _analysing():
         from growpage.bench.analyses import signal as analysis
-        from growpage.bench.analyses.observe import check, observe
+        from growpage.bench.analyses.observe import contender, observe
 
-        check([mass])
+        measuring = contender(mass, setting or ())
         subject = _subject(
             questions, model, work, requests, new_tokens, temperature, concurrency, seed
         )
-        observed = observe(subject, [mass], _say)[mass]
+        (observed,) = observe(subject, [measuring], _say)
         report = {**subject.describe(), **analysis.summarise(observed, seed)}
         _finish(report, analysis.table(report), analysis.figure(report), out or work, "signal")
 

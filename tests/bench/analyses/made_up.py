@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from growpage.bench.analyses.observe import Course, Observed, Point
+from growpage.bench.analyses.observe import Course, Observed, Point, contender
 from growpage.bench.contenders import Contender
 from growpage.bench.forced_replay import Answer, Held, Reference, Replay, RequestReplay, Usage
 from growpage.bench.replay import Measurement, Part, Provenance, Setup
@@ -33,9 +33,9 @@ def answer(length: int) -> Answer:
     )
 
 
-def part(contender: Contender, kl: Mapping[str, float], held: Mapping[str, float]) -> Part:
+def part(who: Contender, kl: Mapping[str, float], held: Mapping[str, float]) -> Part:
     return Part(
-        contender=contender,
+        contender=who,
         load="saturated",
         pool_pages=100,
         concurrency=8,
@@ -108,7 +108,7 @@ def course(shorts: Sequence[float], deltas: Sequence[float], prompt: int = 64) -
 def observed(courses: Mapping[str, Course], mass: float = 0.9) -> Observed:
     return Observed(
         setup=measurement({"only": 100}, []).setup,
-        mass=mass,
+        contender=contender(mass),
         courses=dict(courses),
         provenance=PROVENANCE,
     )

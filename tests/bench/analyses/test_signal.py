@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from growpage.bench.analyses.correlation import show
 from growpage.bench.analyses.observe import Course
-from growpage.bench.analyses.signal import figure, show, summarise, table
+from growpage.bench.analyses.signal import figure, summarise, table
 from growpage.bench.figures import to_png
 from growpage.budget.errors import ConfigError
 from tests.bench.analyses.made_up import course, observed
@@ -58,8 +59,8 @@ def test_shared_noise_pulls_below_zero_and_the_later_span_shows_that_it_is_noise
 
 def test_the_table_says_what_is_not_resolved(found: dict[str, Any]) -> None:
     rows = table(found)
-    assert "not resolved" in show(found["signals"]["delta"]["1 to 2"])
-    assert "not resolved" not in show(found["signals"]["delta"]["0 to 1"])
+    assert "not resolved" in show(rho(found, "delta", "1 to 2"))
+    assert "not resolved" not in show(rho(found, "delta", "0 to 1"))
     assert rows.row_count == len(found["signals"])
     assert "delta is positive at" in str(rows.caption)
 

@@ -15,14 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from growpage.bench.analyses.correlation import partial_spearman, spearman
+from growpage.bench.analyses.correlation import as_json, partial_spearman, show, spearman
 from growpage.bench.analyses.looks import colours_by_family
 from growpage.bench.analyses.sufficient import Need
 from growpage.bench.contenders import Contender
 from growpage.bench.figures import LIGHT, Theme, style
 from growpage.bench.forced_replay import Held
 from growpage.bench.replay import Measurement, Part
-from growpage.bench.replay_table import NOT_RESOLVED
 from growpage.bench.statistics import Estimate
 
 ADAPTIVE = ("growpage", "every", "elastic")
@@ -61,7 +60,7 @@ def summarise(
     parts = {part.contender.name: part for part in measurement.parts}
     lengths = {name: float(need.length) for name, need in needs.items()}
     return {
-        "length_and_need": _estimate(_against(lengths, needs, seed)),
+        "length_and_need": as_json(_against(lengths, needs, seed)),
         "needs": {
             name: {"family": need.family, "length": need.length, "sufficient": need.sufficient}
             for name, need in needs.items()
@@ -93,8 +92,8 @@ def _contender(
         "peak": sum(held["peak"].values()) / len(needs),
         "correlation": {
             kind: {
-                "with_need": _estimate(_against(tokens, needs, seed)),
-                "with_need_at_equal_length": _estimate(_against(tokens, needs, seed, lengths)),
+                "with_need": as_json(_against(tokens, needs, seed)),
+                "with_need_at_equal_length": as_json(_against(tokens, needs, seed, lengths)),
             }
             for kind, tokens in held.items()
         },
@@ -120,16 +119,12 @@ def _against(
     return partial_spearman(ours, theirs, [given[name] for name in names], names, seed)
 
 
-def _estimate(found: Estimate | None) -> dict[str, float] | None:
-    return None if found is None else {**found.__dict__, "resolved": found.resolves(0)}
-
-
 def table(report: Mapping[str, Any]) -> Table:
     """A row for each contender."""
     shown = Table(
         title="Capacity held against the least that suffices (B*): Spearman's rho over requests",
         title_justify="left",
-        caption=f"length alone with B*: {show(report['length_and_need'])}",
+        caption=f"length alone with B*: {show(report['length_and_need'], FLAT)}",
         caption_justify="left",
     )
     shown.add_column("contender")
@@ -161,14 +156,6 @@ def table(report: Mapping[str, Any]) -> Table:
     return shown
 
 
-def show(rho: Mapping[str, Any] | None, otherwise: str = FLAT) -> str:
-    """A correlation in words, and ``otherwise`` where there is none."""
-    if rho is None:
-        return otherwise
-    text = f"{rho['value']:+.2f} [{rho['low']:+.2f}, {rho['high']:+.2f}]"
-    return text if rho["resolved"] else f"{text} {NOT_RESOLVED}"
-
-
 def figure(report: Mapping[str, Any], theme: Theme = LIGHT) -> Figure:
     """One panel a contender: what each request held against its B*; bars reach to the peak."""
     contenders = report["contenders"]
@@ -188,7 +175,7 @@ def figure(report: Mapping[str, Any], theme: Theme = LIGHT) -> Figure:
         )
         for axes, (name, row) in zip(panels.flat, contenders.items(), strict=False):
             _draw(axes, row, needs, colours, top, theme)
-            rho = show(row["correlation"]["mean"]["with_need"])
+            rho = show(row["correlation"]["mean"]["with_need"], FLAT)
             axes.set_title(f"{name}\nrho {rho}", loc="left", size="small")
         panels[0][0].set_xlim(0, top)
         panels[0][0].set_ylim(0, top)

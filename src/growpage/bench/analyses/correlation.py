@@ -6,10 +6,13 @@ other. A request that is drawn twice has twice the weight, so that all draws are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
+from growpage.bench.replay_table import NOT_RESOLVED
 from growpage.bench.statistics import DRAWS, LEVEL, Estimate
 
 AT_ONCE = 4_000_000
@@ -96,6 +99,19 @@ def bootstrap(compute: Figure, requests: Sequence[str], seed: int = 0) -> Estima
     low, high = np.quantile(draws, (tail, 1 - tail), method="inverted_cdf")
     value = compute(np.ones((1, len(owner)), dtype=int))
     return Estimate(float(value[0]), float(low), float(high))
+
+
+def as_json(rho: Estimate | None) -> dict[str, Any] | None:
+    """A correlation for a report, which says whether it is resolved from zero."""
+    return None if rho is None else {**asdict(rho), "resolved": rho.resolves(0)}
+
+
+def show(rho: Mapping[str, Any] | None, otherwise: str = "-") -> str:
+    """A report's correlation in words, and ``otherwise`` where there is none."""
+    if rho is None:
+        return otherwise
+    text = f"{rho['value']:+.2f} [{rho['low']:+.2f}, {rho['high']:+.2f}]"
+    return text if rho["resolved"] else f"{text} {NOT_RESOLVED}"
 
 
 def _varies(values: Sequence[float]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ def join(quality: Quality, throughput: Mapping[str, Any]) -> dict[str, Any]:
                 "baseline": setting["baseline"],
                 "points": {
                     name: {
-                        "quality": quality.figures[shared[name]].__dict__,
+                        "quality": asdict(quality.figures[shared[name]]),
                         "quality_of": shared[name],
                         "tokens_per_s": row["output_tokens_per_s"],
                         # The baseline's own.

@@ -6,6 +6,7 @@ Demand is measured once a page, so that all requests are measured at the same le
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from growpage.bench.analyses.correlation import share, spearman
+from growpage.bench.analyses.correlation import as_json, share, show, spearman
 from growpage.bench.analyses.looks import colours_by_name
 from growpage.bench.analyses.observe import Course, Observed, Point
 from growpage.bench.figures import LIGHT, Theme, style
@@ -87,7 +88,11 @@ def summarise(observed: Mapping[float, Observed], seed: int = 0) -> dict[str, An
     """The report, ready for JSON: by mass."""
     return {
         "masses": {
-            f"{mass:g}": _summary(courses_of(each), seed) | {"measured": each.provenance.date}
+            f"{mass:g}": {
+                "measured": each.provenance.date,
+                "measured_by": each.contender.settings,
+                **_summary(courses_of(each), seed),
+            }
             for mass, each in observed.items()
         }
     }
@@ -101,8 +106,8 @@ def _summary(courses: Mapping[str, Course], seed: int) -> dict[str, Any]:
         "sparsity": _ends(courses, QUANTITIES["sparsity"]),
         "short": _ends(courses, QUANTITIES["short"]),
         "delta": float(np.mean([point.demand.delta for point in points])),
-        "positive_deltas": share_of_positive(courses, seed).__dict__,
-        "short_and_length": _estimate(
+        "positive_deltas": asdict(share_of_positive(courses, seed)),
+        "short_and_length": as_json(
             spearman(short, [float(point.position) for point in points], owners, seed)
         ),
         "course": {name: average(courses, of) for name, of in QUANTITIES.items()},
@@ -144,10 +149,6 @@ def _ends(courses: Mapping[str, Course], quantity: Quantity) -> dict[str, float]
     }
 
 
-def _estimate(found: Estimate | None) -> dict[str, float] | None:
-    return None if found is None else {**found.__dict__, "resolved": found.resolves(0)}
-
-
 def table(report: Mapping[str, Any]) -> Table:
     """A row for each mass."""
     shown = Table(
@@ -166,7 +167,6 @@ def table(report: Mapping[str, Any]) -> Table:
     ):
         shown.add_column(column, justify="right")
     for mass, row in report["masses"].items():
-        rho = row["short_and_length"]
         shown.add_row(
             mass,
             str(len(row["requests"])),
@@ -175,7 +175,7 @@ def table(report: Mapping[str, Any]) -> Table:
             f"{row['sparsity']['first']:.0%} -> {row['sparsity']['last']:.0%}",
             f"{row['delta']:+.1f}",
             Estimate(**row["positive_deltas"]).show(".0%"),
-            "-" if rho is None else f"{rho['value']:.2f} [{rho['low']:.2f}, {rho['high']:.2f}]",
+            show(row["short_and_length"]),
         )
     return shown
 

@@ -6,7 +6,7 @@ is, once a page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from growpage.bench.analyses.subject import Subject
 from growpage.bench.contenders import Contender
 from growpage.bench.own_process import in_own_process
-from growpage.bench.replay import Provenance, Setup
+from growpage.bench.replay import Provenance, Setup, check
 from growpage.budget.demand import Demand
 from growpage.budget.errors import ConfigError
 
@@ -42,53 +42,65 @@ class Course(_Record):
 
 
 class Observed(_Record):
-    """All requests' at one attention mass."""
+    """All requests', measured in one way."""
 
     setup: Setup
-    mass: float
-    """The p of D_p."""
+    contender: Contender
     courses: dict[str, Course]
     provenance: Provenance
 
+    @property
+    def mass(self) -> float:
+        """The p of D_p."""
+        return float((self.contender.settings or {})["mass"])
 
-def contender(mass: float) -> Contender:
-    """Measures demand from the first boundary on, and never evicts."""
-    return Contender.made_of(
-        {
-            "name": f"demand-{mass:g}",
-            "policy": "every",
-            "growth_rate": 1,
-            "min_pages": 2,
-            "track_entropy": True,
-            "mass": mass,
-        }
+
+MEASURING = ("beta_short", "beta_long", "warmup", "equal_norm", "demand_over_heads")
+"""Settings that change what is measured, and nothing else."""
+
+
+def contender(mass: float, settings: Sequence[str] = ()) -> Contender:
+    """Measures demand from the first boundary on, and never evicts.
+
+    Args:
+        mass: the p of D_p.
+        settings: further ones of :data:`MEASURING`, each as ``key=value``.
+
+    Raises:
+        ConfigError: one of them is wrong, or is another setting.
+    """
+    for each in settings:
+        if each.partition("=")[0].strip() not in MEASURING:
+            raise ConfigError(
+                f"{each!r} does not change how demand is measured; give one of "
+                f"{', '.join(MEASURING)}, as key=value"
+            )
+    own = ",".join((f"mass={mass:g}", *settings))
+    return Contender.of(
+        f"demand {own.replace('=', ' ')}=every:growth_rate=1,min_pages=2,track_entropy=true,{own}"
     )
 
 
-def check(masses: Sequence[float]) -> None:
-    """Refuse what no engine would start with.
-
-    Raises:
-        ConfigError: a mass is not between 0 and 1.
-    """
-    for mass in masses:
-        contender(mass)
-
-
 def observe(
-    subject: Subject, masses: Sequence[float], say: Callable[[str], None]
-) -> dict[float, Observed]:
-    """Serve the requests once for each mass, unless its file is in the work folder.
+    subject: Subject, contenders: Iterable[Contender], say: Callable[[str], None]
+) -> list[Observed]:
+    """Serve the requests once for each, unless its file is in the work folder.
+
+    Args:
+        subject: what is served.
+        contenders: of :func:`contender`.
+        say: takes a line on each that is done.
 
     Raises:
-        ConfigError: a mass is not between 0 and 1, or the file belongs to another subject.
+        ConfigError: a contender is wrong, or its file belongs to another subject.
         RuntimeError: an engine failed; its log is in the work folder.
     """
-    check(masses)
+    wanted = list(contenders)
+    check(wanted, subject.setup.block_size)
     subject.work.mkdir(parents=True, exist_ok=True)
-    found = {}
-    for mass in dict.fromkeys(masses):
-        file = subject.work / f"demand-{mass:g}.json"
+    found = []
+    for each in wanted:
+        file = subject.work / f"{each.slug}.json"
         if not file.exists():
             in_own_process(
                 subject.work / "engine.log",
@@ -96,11 +108,11 @@ def observe(
                 subject.setup,
                 subject.model,
                 subject.prompts,
-                mass,
+                each,
                 file,
             )
-            say(f"demand at a mass of {mass:g}: measured")
-        found[mass] = _kept(file, subject.setup)
+            say(f"{each.name}: measured")
+        found.append(_kept(file, subject.setup))
     return found
 
 
@@ -117,7 +129,7 @@ def _kept(file: Path, setup: Setup) -> Observed:
 
 
 def _observe(
-    setup: Setup, model: Path, prompts: Mapping[str, list[int]], mass: float, file: Path
+    setup: Setup, model: Path, prompts: Mapping[str, list[int]], measuring: Contender, file: Path
 ) -> None:
     from growpage.bench.engine import start_engine
 
@@ -126,7 +138,7 @@ def _observe(
     pages = setup.concurrency * (-(-longest // setup.block_size) + 1)
     engine = start_engine(
         model,
-        contender(mass),
+        measuring,
         pool_pages=pages,
         concurrency=setup.concurrency,
         longest=longest,
@@ -135,7 +147,7 @@ def _observe(
     ).llm_engine
     observed = Observed(
         setup=setup,
-        mass=mass,
+        contender=measuring,
         courses=take_courses(engine, prompts, setup),
         provenance=Provenance.here(),
     )

@@ -10,14 +10,14 @@ boundary on, which shares nothing, stands beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from growpage.bench.analyses.correlation import spearman
+from growpage.bench.analyses.correlation import as_json, show, spearman
 from growpage.bench.analyses.demand import QUANTITIES, courses_of, share_of_positive
 from growpage.bench.analyses.looks import colours_by_name
 from growpage.bench.analyses.observe import Course, Observed, Point
@@ -95,7 +95,7 @@ def correlation(pairs: Iterator[Pair], seed: int = 0) -> dict[str, Any]:
     return {
         "pairs": len(taken),
         "requests": len({pair.request for pair in taken}),
-        "rho": None if found is None else {**found.__dict__, "resolved": found.resolves(0)},
+        "rho": as_json(found),
     }
 
 
@@ -112,10 +112,11 @@ def summarise(observed: Observed, seed: int = 0) -> dict[str, Any]:
         )
     positive = share_of_positive(courses, seed)
     return {
+        "measured_by": observed.contender.settings,
         "mass": observed.mass,
         "measured": observed.provenance.date,
         "boundaries": sum(len(course.points) for course in courses.values()),
-        "positive_deltas": {**positive.__dict__, "resolved_from_half": positive.resolves(0.5)},
+        "positive_deltas": {**asdict(positive), "resolved_from_half": positive.resolves(0.5)},
         "autocorrelation": {
             name: correlation(following(courses, SIGNALS[name]), seed)
             for name in ("delta", "D_p(short)")
@@ -147,17 +148,8 @@ def table(report: Mapping[str, Any]) -> Table:
     for span in report["spans"]:
         shown.add_column(span, justify="right")
     for name, row in report["signals"].items():
-        shown.add_row(name, *(show(row[span]) for span in report["spans"]))
+        shown.add_row(name, *(show(row[span]["rho"]) for span in report["spans"]))
     return shown
-
-
-def show(found: Mapping[str, Any]) -> str:
-    """A correlation in words."""
-    rho = found["rho"]
-    if rho is None:
-        return "-"
-    text = f"{rho['value']:+.2f} [{rho['low']:+.2f}, {rho['high']:+.2f}]"
-    return text if rho["resolved"] else f"{text} {NOT_RESOLVED}"
 
 
 def _facts(report: Mapping[str, Any]) -> str:
@@ -168,7 +160,7 @@ def _facts(report: Mapping[str, Any]) -> str:
         [
             f"{report['boundaries']} boundaries; delta is positive at {estimate.show('.0%')}{half}",
             *(
-                f"{name} with itself at the next boundary: {show(found)}"
+                f"{name} with itself at the next boundary: {show(found['rho'])}"
                 for name, found in report["autocorrelation"].items()
             ),
             "A change from boundary 0 shares its noise with delta and D_p(short) there, which "
@@ -196,7 +188,7 @@ def figure(report: Mapping[str, Any], theme: Theme = LIGHT) -> Figure:
                 alpha=0.7,
                 color=colours[span],
             )
-            said = show(report["signals"]["delta"][span])
+            said = show(report["signals"]["delta"][span]["rho"])
             axes.set_title(f"delta, boundary {span}\nrho {said}", loc="left", size="small")
             axes.set_xlabel("delta, tokens")
         near.set_ylabel("change of D_p(short), tokens")

@@ -1,0 +1,119 @@
+"""``growpage bench analyse`` from questions to reports, on a tiny random model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from growpage.budget.errors import ConfigError
+from growpage.cli.app import app
+from tests.engine.tiny_models import tiny_llama
+
+REQUESTS, NEW_TOKENS = 4, 110
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path) -> Path:
+    """A tiny model with real words."""
+    folder = tiny_llama(tmp_path_factory, vocab_size=49152)
+    for file in (*smollm2_path.glob("*token*"), *smollm2_path.glob("*.jinja")):
+        shutil.copy(file, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    return folder
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    file = tmp_path / "questions.jsonl"
+    file.write_text(
+        "".join(
+            json.dumps({"question": f"What is {n} and {n}?", "family": "even" if n % 2 else "odd"})
+            + "\n"
+            for n in range(REQUESTS)
+        )
+    )
+    return file
+
+
+def analyse(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["bench", "analyse", *arguments])
+
+
+@pytest.mark.engine
+def test_from_questions_to_reports(model: Path, questions: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    common = (
+        *(str(questions), "--model", str(model), "--work", str(work)),
+        *("--requests", str(REQUESTS), "--new-tokens", str(NEW_TOKENS)),
+    )
+
+    def run(name: str, *arguments: str) -> dict[str, Any]:
+        result = analyse(name, *common, *arguments)
+        assert result.exit_code == 0, result.output
+        assert (work / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        report: dict[str, Any] = json.loads((work / f"{name}.json").read_text())
+        assert {"command", "model", "seed", "date", "machine", "versions"} <= set(report)
+        return report
+
+    demand = run("demand", "--mass", "0.9")["masses"]["0.9"]
+    for request in demand["requests"].values():
+        # Once a page, from the second on: the prompt, the recent tokens and a step are sure.
+        positions = [point["position"] for point in request["points"]]
+        assert positions == list(range(positions[0], positions[-1] + 1, 32))
+        assert all(position % 32 == 31 for position in positions)
+        last = request["prompt_tokens"] + request["answer_tokens"]
+        assert 0 <= last - positions[-1] <= 33
+        for point in request["points"]:
+            assert 1 <= point["short"] <= point["position"]
+            assert point["delta"] == pytest.approx(point["short"] - point["long"])
+            assert point["entropy"] > 0
+            assert 0 < point["loss_1"] < 1
+
+    log = work / "engine.log"
+    served = log.stat().st_size
+    signal = run("signal", "--mass", "0.9")
+    assert log.stat().st_size == served, "what was measured is not measured again"
+    assert signal["boundaries"] == demand["measurements"]
+
+    sufficient = run("sufficient", "--budget", "64", "--epsilon", "100")
+    assert {row["sufficient"] for row in sufficient["requests"].values()} == {64}
+    assert set(sufficient["spread"]) == {"all", "even", "odd"}
+    assert min(row["kl"]["64"] for row in sufficient["requests"].values()) > 0.001
+
+    served = log.stat().st_size
+    adaptive = run("adaptive", "--budget", "64", "--contender", "fixed:budget=64,pool=100%")
+    assert log.stat().st_size == served, "the analyses share what was replayed"
+    (row,) = adaptive["contenders"].values()
+    for name, each in row["requests"].items():
+        assert each["kl"] == sufficient["requests"][name]["kl"]["64"]
+        assert 0 < each["mean"] <= each["peak"] <= 96
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demand", "--mass", "1.5"], "mass is '1.5'"),
+        (["signal", "--setting", "policy=full"], "'policy=full' does not change how demand"),
+        (["signal", "--setting", "equal_norm=perhaps"], "equal_norm is 'perhaps'"),
+        (["sufficient", "--budget", "20"], "budget is 20, but must be at least 64"),
+        (["sufficient", "--new-tokens", "2"], "ask for more --new-tokens"),
+        (["adaptive", "--pool", "much"], "--pool is 'much'"),
+        (["adaptive", "--contender", "none"], "policy is 'none'"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_an_engine_starts(
+    model: Path, questions: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    name, *options = arguments
+    common = ("--model", str(model), "--work", str(tmp_path / "work"), "--requests", "4")
+    result = analyse(name, str(questions), *common, *options)
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
+    assert not (tmp_path / "work" / "engine.log").exists()
