@@ -11,8 +11,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from growpage.bench.analyses.subject import Subject
+from growpage.bench.analyses.sufficient import rungs_of
+from growpage.bench.forced_replay import Reference, peak_need
 from growpage.budget.errors import ConfigError
 from growpage.cli.app import app
+from tests.bench.analyses import made_up
 from tests.engine.tiny_models import tiny_llama
 
 REQUESTS, NEW_TOKENS = 4, 110
@@ -47,7 +51,7 @@ def analyse(*arguments: str) -> Result:
 
 
 @pytest.mark.engine
-def test_from_questions_to_reports(model: Path, questions: Path, tmp_path: Path) -> None:
+def test_from_questions_to_what_was_measured(model: Path, questions: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     common = (
         *(str(questions), "--model", str(model), "--work", str(work)),
@@ -82,18 +86,64 @@ def test_from_questions_to_reports(model: Path, questions: Path, tmp_path: Path)
     assert log.stat().st_size == served, "what was measured is not measured again"
     assert signal["boundaries"] == demand["measurements"]
 
-    sufficient = run("sufficient", "--budget", "64", "--epsilon", "100")
-    assert {row["sufficient"] for row in sufficient["requests"].values()} == {64}
-    assert set(sufficient["spread"]) == {"all", "even", "odd"}
-    assert min(row["kl"]["64"] for row in sufficient["requests"].values()) > 0.001
 
-    served = log.stat().st_size
-    adaptive = run("adaptive", "--budget", "64", "--contender", "fixed:budget=64,pool=100%")
-    assert log.stat().st_size == served, "the analyses share what was replayed"
-    (row,) = adaptive["contenders"].values()
-    for name, each in row["requests"].items():
-        assert each["kl"] == sufficient["requests"][name]["kl"]["64"]
-        assert 0 < each["mean"] <= each["peak"] <= 96
+def test_what_was_replayed_before_is_analysed_without_an_engine(
+    model: Path, questions: Path, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    subject = Subject.of(
+        questions,
+        model,
+        work=work,
+        requests=REQUESTS,
+        new_tokens=NEW_TOKENS,
+        temperature=0,
+        concurrency=8,
+        seed=0,
+    )
+    keep_replays(subject, {64: [0.01, 0.2, 0.2, 0.2], 96: [0.01, 0.01, 0.2, 0.01]})
+    common = (
+        *(str(questions), "--model", str(model), "--work", str(work), "--budget", "96"),
+        *("--requests", str(REQUESTS), "--new-tokens", str(NEW_TOKENS), "--budget", "64"),
+    )
+    assert (result := analyse("sufficient", *common)).exit_code == 0, result.output
+    sufficient = json.loads((work / "sufficient.json").read_text())
+    assert [row["sufficient"] for row in sufficient["requests"].values()] == [64, 96, None, 96]
+    assert sufficient["spread"]["all"]["none_suffices"] == 1
+    assert ">96" in result.stdout
+
+    rung = "fixed:budget=96,pool=100%"
+    assert (result := analyse("adaptive", *common, "--contender", rung)).exit_code == 0
+    adaptive = json.loads((work / "adaptive.json").read_text())
+    assert adaptive["contenders"][rung]["mean"] == 96
+    assert adaptive["contenders"][rung]["correlation"]["peak"]["with_need"] is None
+    assert "does not vary" in result.stdout
+    assert not (work / "engine.log").exists()
+
+
+def keep_replays(subject: Subject, kl: dict[int, list[float]]) -> None:
+    """What a measurement leaves in its work folder, for budgets and the KL of each request."""
+    answers = {
+        name: made_up.answer(len(prompt) + NEW_TOKENS).model_copy(update={"prompt": prompt})
+        for name, prompt in subject.prompts.items()
+    }
+    reference = Reference(answers=answers, usage=made_up.USAGE)
+    need = peak_need(reference, [0] * REQUESTS, subject.setup.concurrency, 32)
+    files: dict[str, Any] = {
+        "setup": subject.setup.model_dump(),
+        "reference": {
+            "reference": reference.model_dump(),
+            "provenance": made_up.PROVENANCE.model_dump(),
+        },
+    }
+    for rung, values in zip(rungs_of(kl), kl.values(), strict=True):
+        part = made_up.part(
+            rung, dict(zip(answers, values, strict=True)), dict.fromkeys(answers, 3.0)
+        )
+        files[f"saturated-{rung.slug}"] = part.model_copy(update={"pool_pages": need}).model_dump()
+    subject.work.mkdir()
+    for name, content in files.items():
+        (subject.work / f"{name}.json").write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize(
