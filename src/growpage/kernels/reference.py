@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from growpage.budget.rope import Rotary
+from growpage.budget.summaries import QuerySummaries
+from growpage.budget.working_set import best_mass, keys_needed
 
 
 def update_averages(
@@ -20,14 +22,21 @@ def update_averages(
     betas: Sequence[float],
 ) -> Tensor:
     """What :func:`growpage.kernels.averages.update_averages` makes of ``average``."""
-    from growpage.budget.summaries import QuerySummaries
-
     count, _, layers, heads, dim = average.shape
     summaries = QuerySummaries(count, layers, heads, dim, betas=betas, device=average.device)
     summaries.average.copy_(average)
     plain = rotary.unrotate(queries[:, rows].transpose(0, 1), positions.view(-1, 1, 1))
     summaries.update(slots, plain)
     return summaries.average
+
+
+def working_sets(
+    attention: Tensor, mass: float, capacities: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """What :func:`growpage.kernels.working_set.working_sets` returns."""
+    held = best_mass(attention)
+    at = torch.tensor(capacities, dtype=torch.int64, device=attention.device) - 1
+    return keys_needed(held, mass), (1 - held[..., at]).clamp_(min=0)
 
 
 def compact(
