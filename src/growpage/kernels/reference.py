@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from growpage.budget.rope import Rotary
+from growpage.budget.scores import CacheView, window
 from growpage.budget.summaries import QuerySummaries
 from growpage.budget.working_set import best_mass, keys_needed
 
@@ -37,6 +38,15 @@ def working_sets(
     held = best_mass(attention)
     at = torch.tensor(capacities, dtype=torch.int64, device=attention.device) - 1
     return keys_needed(held, mass), (1 - held[..., at]).clamp_(min=0)
+
+
+def window_scores(
+    queries: Tensor, cache: Tensor, table: Tensor, tokens: int, scale: float
+) -> Tensor:
+    """What :func:`growpage.kernels.window_scores.window_scores` returns."""
+    natural = cache[:, table].transpose(1, 2).flatten(2, 3)[:, :, :tokens]
+    keys, values = natural.chunk(2, dim=-1)
+    return window(CacheView(keys=keys, values=values, scale=scale, window=queries))
 
 
 def compact(
