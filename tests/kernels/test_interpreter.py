@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -44,3 +45,43 @@ assert not loaded, loaded
 def test_the_core_needs_no_kernels() -> None:
     checked = python("-c", CORE)
     assert checked.returncode == 0, checked.stderr
+
+
+def test_gpu_check_under_the_interpreter(tmp_path: Path) -> None:
+    out = tmp_path / "gpu.json"
+    checked = python("-m", "growpage.bench.gpu_check", "--interpret", "--out", str(out))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    kernels = json.loads(out.read_text())["kernels"]
+    assert len(kernels) == 14 and all(each["matches"] for each in kernels)
+    assert "14 of 14 match their reference" in checked.stdout
+
+
+WRONG = """
+import runpy, sys
+from growpage.kernels import reference
+exact = reference.working_sets
+reference.working_sets = lambda *arguments: tuple(each + 1 for each in exact(*arguments))
+sys.argv = ["gpu_check", "--interpret"]
+runpy.run_module("growpage.bench.gpu_check", run_name="__main__")
+"""
+
+
+def test_gpu_check_sees_a_mismatch() -> None:
+    checked = python("-c", WRONG)
+    assert checked.returncode == 1, checked.stdout + checked.stderr
+    assert "working_sets                 tiny               50 tokens  MISMATCH" in checked.stdout
+    assert "12 of 14 match their reference" in checked.stdout
+
+
+def test_gpu_check_without_a_gpu() -> None:
+    checked = subprocess.run(
+        [sys.executable, "-m", "growpage.bench.gpu_check"],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert checked.returncode == 2
+    assert checked.stderr.startswith("no NVIDIA GPU that this torch can use was found")
+    assert checked.stderr.count("\n") == 1

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 _TOKENS = 64  # of one tile
+_TOKENS_EXACT = 16  # of one tile in float32, which has no matrix unit: more are slow to compile
 _SPLITS = 32  # programs that share the tokens of one KV head
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -60,17 +61,18 @@ def window_scores(
             "must be at least one query, as many tokens as queries, and room for the tokens"
         )
     group = query_heads // kv_heads
-    tiles = triton.cdiv(triton.cdiv(tokens, _TOKENS), _SPLITS)
-    splits = triton.cdiv(tokens, tiles * _TOKENS)
+    as_stored = queries.dtype == cache.dtype != torch.float32
+    if triton.knobs.runtime.interpret and cache.dtype == torch.bfloat16:
+        as_stored = False  # Triton 3.9's interpreter multiplies the bits of bfloat16 as integers
+    tile = _TOKENS if as_stored else _TOKENS_EXACT
+    tiles = triton.cdiv(triton.cdiv(tokens, tile), _SPLITS)
+    splits = triton.cdiv(tokens, tiles * tile)
     together = triton.next_power_of_2(group)
     at_once = max(triton.next_power_of_2(seen), 16 // together)  # a product has 16 rows at least
     sums = torch.empty(
         (2, layers, kv_heads, splits, at_once * together), dtype=torch.float32, device=cache.device
     )
     scores = torch.empty((layers, kv_heads, tokens), dtype=torch.float32, device=cache.device)
-    as_stored = queries.dtype == cache.dtype != torch.float32
-    if triton.knobs.runtime.interpret and cache.dtype == torch.bfloat16:
-        as_stored = False  # Triton 3.9's interpreter multiplies the bits of bfloat16 as integers
     shared = (queries, cache, table, sums)
     numbers = (seen, group, dim, tokens, tiles, splits, scale)
     strides = (*queries.stride()[:3], *cache.stride()[:4])
@@ -79,8 +81,9 @@ def window_scores(
         "QUERIES": at_once,
         "GROUP": together,
         "DIM": max(16, triton.next_power_of_2(dim)),
-        "TOKENS": _TOKENS,
+        "TOKENS": tile,
         "AS_STORED": as_stored,
+        "num_warps": 8,
     }
     grid = (splits, kv_heads, layers)
     _sum[grid](*shared, *numbers, *strides, **sizes)

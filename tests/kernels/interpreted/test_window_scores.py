@@ -7,7 +7,7 @@ import torch
 
 from growpage.kernels.reference import window_scores as reference
 from growpage.kernels.window_scores import window_scores
-from tests.kernels.interpreted.caches import LAYOUTS, laid_out
+from tests.kernels.interpreted.caches import laid_out
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-4, torch.float16: 1e-4}
 
@@ -61,7 +61,7 @@ def test_scores(
 
 def test_many_tokens_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of one split, and splits of one head, add up."""
-    monkeypatch.setattr("growpage.kernels.window_scores._TOKENS", 16)
+    monkeypatch.setattr("growpage.kernels.window_scores._TOKENS_EXACT", 16)
     monkeypatch.setattr("growpage.kernels.window_scores._SPLITS", 4)
     queries, cache, table = example(1, 4, (2, 1), 16, 10, 16)
     check(queries, cache, table, 145)
