@@ -43,15 +43,15 @@ class Shape:
 
 
 SHAPES = [
-    Shape(name, *attention, tokens)
-    for name, *attention in (
+    Shape(name, layers, query_heads, kv_heads, dim, tokens)
+    for name, layers, query_heads, kv_heads, dim in (
         ("SmolLM2-135M", 30, 9, 3, 64),
         ("Qwen2.5-1.5B", 28, 12, 2, 128),
         ("Llama-3-8B", 32, 32, 8, 128),
     )
     for tokens in (1024, 8000)
 ]
-TINY = [Shape("tiny", 2, 3, 1, 16, 50), Shape("tiny, grouped", 1, 4, 2, 16, 40)]
+TINY = [Shape("tiny", layers=1, query_heads=6, kv_heads=2, dim=16, tokens=40)]
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Stopwatch:
 
         for _ in range(WARM_UP):
             run()
-        times = []
+        times: list[float] = []
         for _ in range(RUNS):
             # It also keeps the GPU busy while the launch is prepared, which is not timed so.
             self._flush.zero_()
