@@ -24,7 +24,7 @@ def update_averages(
     rotary: Rotary,
     betas: Sequence[float],
 ) -> None:
-    """Take a query for each of ``slots``, as ``Rotary.unrotate`` and ``QuerySummaries.update`` do.
+    """Take a query for each of ``slots``, as ``Rotary.unrotate`` and ``QuerySummaries`` do.
 
     Queries are read where they were captured, and each is read once for both averages. The counts
     that the averages' bias correction needs are left to the caller.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +28,9 @@ def update_averages(
     summaries = QuerySummaries(count, layers, heads, dim, betas=betas, device=average.device)
     summaries.average.copy_(average)
     plain = rotary.unrotate(queries[:, rows].transpose(0, 1), positions.view(-1, 1, 1))
-    summaries.update(slots, plain)
+    for slot, query in zip(slots.tolist(), plain.unsqueeze(1), strict=True):
+        summaries.note(np.array([slot]))
+        summaries.take_in(slot, query)
     return summaries.average
 
 
