@@ -48,7 +48,7 @@ int64_t base_of(const int64_t* strides, int64_t row, int64_t heads) {
 // that is sought are sorted.
 class Counter {
    public:
-    explicit Counter(int64_t tokens) : counts(BINS), sums(BINS), same(tokens) {}
+    Counter() : counts(BINS), sums(BINS), sought(BINS) {}
 
     // Of the weights of a row; lost [questions] is what the largest capacities [questions] leave.
     void count(const float* of, int64_t tokens, double mass, const int64_t* capacities,
@@ -70,33 +70,58 @@ class Counter {
             std::fill_n(lost, questions, std::numeric_limits<double>::quiet_NaN());
             return;
         }
-        for (int64_t question = -1; question < questions; ++question) {  // -1 is the mass
-            const auto enough = [&](double held, int64_t taken) {
-                return question < 0 ? held >= mass : taken >= capacities[question];
-            };
-            double held = 0;
-            int64_t taken = 0, bin = high;
-            for (; bin >= low && !enough(held + sums[bin], taken + counts[bin]); --bin) {
-                held += sums[bin];
-                taken += counts[bin];
+        // For the mass (question 0) and each capacity: the bin in which the last weight lies, and what
+        // the bins above it hold.
+        const auto enough = [&](int64_t question, double held, int64_t taken) {
+            return question == 0 ? held >= mass : taken >= capacities[question - 1];
+        };
+        places.assign(questions + 1, Place{});
+        for (int64_t question = 0; question <= questions; ++question) {
+            Place& place = places[question];
+            for (place.bin = high; place.bin >= low; --place.bin) {
+                const double held = place.held + sums[place.bin];
+                const int64_t taken = place.taken + counts[place.bin];
+                if (enough(question, held, taken)) break;
+                place.held = held;
+                place.taken = taken;
             }
-            if (bin >= low) {
-                int64_t found = 0;
-                for (int64_t i = 0; i < tokens; ++i) {
-                    if (bin_of(of[i]) == bin) same[found++] = of[i];
+            if (place.bin >= low) sought[place.bin] = true;
+        }
+        found.clear();
+        for (int64_t i = 0; i < tokens; ++i) {
+            if (sought[bin_of(of[i])]) found.push_back(of[i]);
+        }
+        std::sort(found.begin(), found.end(), std::greater<float>());
+        for (int64_t question = 0; question <= questions; ++question) {
+            Place& place = places[question];
+            if (place.bin >= low) {
+                sought[place.bin] = false;
+                // Larger numbers are in higher bins, so those of this bin lie together.
+                auto next = std::partition_point(found.begin(), found.end(), [&](float weight) {
+                    return bin_of(weight) > place.bin;
+                });
+                for (int64_t left = counts[place.bin];
+                     left > 0 && !enough(question, place.held, place.taken); --left) {
+                    place.held += *next++;
+                    ++place.taken;
                 }
-                std::sort(same.begin(), same.begin() + found, std::greater<float>());
-                for (int64_t i = 0; i < found && !enough(held, taken); ++i, ++taken) held += same[i];
             }
-            if (question < 0) *needed = std::max<int64_t>(taken, 1);
-            else lost[question] = std::max(1 - held, 0.0);
+            if (question == 0) *needed = std::max<int64_t>(place.taken, 1);
+            else lost[question - 1] = std::max(1 - place.held, 0.0);
         }
     }
 
    private:
+    struct Place {
+        int64_t bin = 0, taken = 0;
+        double held = 0;
+    };
+
     std::vector<int64_t> counts;
     std::vector<double> sums;
-    std::vector<float> same;
+    std::vector<char> sought;
+    std::vector<Place> places;
+    std::vector<float> found;
 };
 
 #ifdef __AMX_BF16__
@@ -155,6 +180,7 @@ class Attention {
           padded_((queries + TILE - 1) / TILE * TILE),
           parts_(parts),
           split_(parts * padded_ * dim),
+          rest_(queries * dim),
           weights_(padded_ * width_) {}
 
     // The weights of query i over the tokens from the first on.
@@ -163,12 +189,13 @@ class Attention {
     // Products with queries [queries, dim].
     void look(const float* queries, const uint32_t* base, int64_t page_stride,
               const int64_t* table, int64_t page) {
-        for (int64_t i = 0; i < queries_ * dim_; ++i) {
-            float rest = queries[i];
-            for (int64_t part = 0; part < parts_; ++part) {
-                const uint16_t half = rounded(rest);
-                split_[part * padded_ * dim_ + i] = half;
-                rest -= widened(half);
+        std::copy_n(queries, queries_ * dim_, rest_.begin());
+        for (int64_t part = 0; part < parts_; ++part) {
+            uint16_t* __restrict to = split_.data() + part * padded_ * dim_;
+            float* __restrict rest = rest_.data();
+            for (int64_t i = 0; i < queries_ * dim_; ++i) {
+                to[i] = rounded(rest[i]);
+                rest[i] -= widened(to[i]);
             }
         }
         finish_writing();
@@ -235,7 +262,7 @@ class Attention {
 
     int64_t queries_, dim_, width_, padded_, parts_;
     std::vector<uint16_t> split_;
-    std::vector<float> weights_;
+    std::vector<float> rest_, weights_;
 };
 
 // The norm of each token's values; two tokens share each word.
@@ -363,7 +390,7 @@ void move_values(uint64_t* pool, const int64_t* strides, int64_t rows, int64_t h
 void count_and_lose(const float* weights, int64_t rows, int64_t tokens, double mass,
                     const int64_t* capacities, int64_t questions, int64_t lossy, int64_t* needed,
                     double* lost) {
-    Counter counter(tokens);
+    Counter counter;
     for (int64_t row = 0; row < rows; ++row) {
         counter.count(weights + row * tokens, tokens, mass, capacities,
                       row < lossy ? questions : 0, needed + row, lost + row * questions);
@@ -465,7 +492,7 @@ void measure_rows(const uint32_t* keys, const int64_t* strides, int64_t rows, in
                   const int64_t* capacities, int64_t questions, int64_t* needed, double* lost) {
     Tiles tiles;
     Attention attention(2 * group, dim, tokens, 3);
-    Counter counter(tokens);
+    Counter counter;
     for (int64_t row = 0; row < rows; ++row) {
         attention.look(queries + row * 2 * group * dim, keys + base_of(strides, row, heads),
                        strides[1], table, page);
