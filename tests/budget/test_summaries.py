@@ -174,3 +174,16 @@ def test_window_keeps_the_dtype_of_the_queries() -> None:
     window.advance(0, 5, 6)
     expected = queries(4).bfloat16().transpose(0, 1)[:, [2, 3, 0, 1]]
     assert torch.equal(window.read(0), expected)
+
+
+def test_summaries_that_have_lapsed_start_afresh() -> None:
+    kept = summaries(slots=2)
+    see(kept, 0, queries(20, seed=1))
+    see(kept, 1, queries(20, seed=1))
+    kept.note(np.array([0]))
+    kept.lapse(np.array([0]))
+    with pytest.raises(ValueError, match="has seen no decode query"):
+        kept.read(0)
+    see(kept, 0, queries(5, seed=2))
+    torch.testing.assert_close(kept.read(0)[LONG], closed_form(queries(5, seed=2), 0.999).float())
+    assert kept.count.tolist() == [5, 20], "the other slot has missed nothing"

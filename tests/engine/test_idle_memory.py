@@ -77,6 +77,8 @@ def test_nobody_is_measured_while_memory_is_idle_and_everybody_soon_after() -> N
     assert due(controller, book, BOUNDARY) == []
     assert due(controller, book, BOUNDARY - 5) == []
     book.free_pages = POOL // 2 - 1
+    for _ in range(BudgetConfig().warmup):
+        assert due(controller, book, BOUNDARY) == [], "summaries have lapsed, and are cold"
     measured = [due(controller, book, BOUNDARY - 5) for _ in range(4)]
     assert [len(step) for step in measured] == [CATCH_UP, CATCH_UP, 1, 0]
     assert sorted(name for step in measured for name in step) == names
@@ -89,6 +91,15 @@ def test_a_boundary_that_is_due_does_not_wait() -> None:
     controller = controller_of(book)
     assert due(controller, book, BOUNDARY) == names
     assert due(controller, book, BOUNDARY - 5) == [], "nothing is left to make up for"
+
+
+def test_memory_is_idle_while_half_of_it_is_spare() -> None:
+    book = Book(["r"])
+    controller = controller_of(book)
+    for free, idle in ((POOL, True), (POOL // 2, True), (POOL // 2 - 1, False), (POOL, True)):
+        book.free_pages = free
+        controller.decide([])
+        assert controller.idle == idle
 
 
 @pytest.mark.parametrize("settings", [{"track_entropy": True}, {"max_pages": 8}])

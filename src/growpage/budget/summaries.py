@@ -45,6 +45,11 @@ class QuerySummaries:
         self.count[slot] = 0
         self.pending[slot] = 0
 
+    def lapse(self, slots: np.ndarray) -> None:
+        """Forget ``slots``, which miss queries from now on."""
+        for slot in slots[self.count[slots] > 0].tolist():
+            self.reset(slot)
+
     def note(self, slots: np.ndarray) -> None:
         """Each of ``slots [n]``, all different, has one more query to take in."""
         self.count[slots] += 1

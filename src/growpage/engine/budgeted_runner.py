@@ -193,7 +193,7 @@ class BudgetedRunner(ModelRunner):
         if not scheduler_output.total_num_scheduled_tokens:
             return
         with self._timer.phase("capture"):
-            budgeter.after_forward(self._rows)
+            budgeter.after_forward(self._rows, idle=self._message.idle)
             if budgeter.entropy is not None:
                 self._note_entropy(budgeter)
         reports = self._measure(budgeter)

@@ -185,11 +185,21 @@ class Budgeter:
         ):
             self.window.advance(slot, start + tokens - 1, tokens)
 
-    def after_forward(self, rows: StepRows) -> None:
-        """Note the step's decode queries for the summaries."""
+    def after_forward(self, rows: StepRows, *, idle: bool = False) -> None:
+        """Note the step's decode queries for the summaries.
+
+        Args:
+            rows: those of the step.
+            idle: nothing will be measured soon, so summaries that only measurements need lapse.
+        """
         self.step.targets = None
-        if self.summaries is not None:
-            self.summaries.note(self._slots_of(rows.request_ids)[rows.decodes])
+        if self.summaries is None:
+            return
+        slots = self._slots_of(rows.request_ids)[rows.decodes]
+        if idle and self.config.score not in SUMMARY_SCORES:
+            self.summaries.lapse(slots)
+        else:
+            self.summaries.note(slots)
 
     def _take_in_queries(self, slots: np.ndarray, decodes: np.ndarray) -> None:
         """Let summaries take in pending queries before the window loses them, a few each step.

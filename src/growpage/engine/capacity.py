@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from typing import Protocol
 
 from vllm.utils.math_utils import cdiv
@@ -127,13 +127,18 @@ class CapacityController:
         self.clock = clock
         self.step = policy.pages.step_pages
         self.block = pages.block_size
-        self._idle = False
+        self._steps_awake: float = inf
         self._to_catch_up = 0
 
     @property
     def spare_pages(self) -> int:
         """Free pages that nobody has been promised."""
         return self.pages.free_pages - self.pages.promised_pages()
+
+    @property
+    def idle(self) -> bool:
+        """Whether memory is so far from short that what requests need is of no consequence."""
+        return self._steps_awake == 0
 
     # ---- admission ---------------------------------------------------------------------------
 
@@ -468,15 +473,15 @@ class CapacityController:
         """Whether the step that computed the request's last token is to measure its demand.
 
         To be asked once for each request of a step. While memory is idle no floor matters, so what
-        a policy that shares would do with the figures is nothing; they are made up for as soon as
-        it is not.
+        a policy that shares would do with the figures is nothing; they are made up for when it has
+        not been for so long that the query summaries can be trusted again.
         """
         if request.num_computed_tokens <= request.num_prompt_tokens or is_replaying(request):
             return False
         shares = self.policy.shares
         pages = self.pages.pages(request.request_id) if shares else account.capacity
         due = self._cached(request, account) + MEASURE_LEAD == pages * self.block
-        if shares and self._idle:
+        if shares and self._steps_awake <= self.config.warmup:
             account.unmeasured |= due
             return False
         if not due and account.unmeasured and self._to_catch_up > 0:
@@ -493,7 +498,8 @@ class CapacityController:
             return  # figures are wanted for themselves, or for the losses at the limit
         spare = self.spare_pages
         needed = self._admission_pages(candidate) if candidate is not None else 0
-        self._idle = spare >= IDLE_SHARE * self.pages.total_pages and needed <= spare
+        idle = spare >= IDLE_SHARE * self.pages.total_pages and needed <= spare
+        self._steps_awake = 0 if idle else self._steps_awake + 1
 
 
 def decodes_one(request: Request) -> bool:

@@ -116,6 +116,11 @@ class Enforcement:
         controller = self.controller if account.enforced else self._watcher
         return controller.is_due_for_measurement(request, account)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no measurement can matter for now: see :attr:`CapacityController.idle`."""
+        return self.controller.idle and not self.rollout.may_observe
+
     def _reassign(self, running: Sequence[Request]) -> None:
         """Put running requests where another stage of the rollout wants them.
 

@@ -49,6 +49,8 @@ class StepMessage:
     """Tokens evicted so far from each scheduled request that has lost any."""
     measure: dict[str, int] = field(default_factory=dict)
     """Requests whose demand is wanted after this step, with the epoch of the report to come."""
+    idle: bool = False
+    """Memory is far from short, so nothing will be measured soon, and query summaries may lapse."""
 
 
 @dataclass(frozen=True)

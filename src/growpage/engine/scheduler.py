@@ -271,7 +271,7 @@ class BudgetMixin(Scheduler):
                 request = self.requests[request_id]
                 if self.enforcement.is_due_for_measurement(request):
                     measure[request_id] = request.num_preemptions
-        return StepMessage(plans=tuple(plans), evicted=evicted, measure=measure)
+        return StepMessage(tuple(plans), evicted, measure, idle=self.enforcement.idle)
 
     def _count_recomputed(self, output: SchedulerOutput) -> None:
         """Add what resumed requests compute again: all they had, less their prefix-cache hit."""
