@@ -46,7 +46,8 @@ def test_older_and_shorter_configurations(tmp_path):
     for key in ("head_dim", "num_key_value_heads", "dtype"):
         del config[key]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert page_bytes(tmp_path, 32) == 30 * 9 * 32 * (64 + 64) * 4
+    assert page_bytes(tmp_path, 32) == 30 * 9 * 32 * (64 + 64) * 2, "served in 16 bits"
+    assert page_bytes(tmp_path, 32, "fp8") == 30 * 9 * 32 * (64 + 64)
 
 
 def test_not_a_model(tmp_path):

@@ -17,7 +17,8 @@ FULL_SHARE = 5
 POOL_FORMULA = f"ceil(sum over requests of ceil((prompt + max_new) / block) / {FULL_SHARE})"
 """What :func:`pool_pages` computes, as reports state it."""
 
-DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
+"""Bytes a number, by the dtype of a checkpoint: vLLM serves one in float32 in 16 bits."""
 
 
 def full_pages(request: DemoRequest, block_size: int = BLOCK_SIZE) -> int:

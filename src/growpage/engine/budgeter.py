@@ -333,7 +333,7 @@ class Budgeter:
             else:
                 name = "window"  # compressed before the first decode: only prompt queries are known
         survivors = []
-        for scores in self._scores(name, plan, table, window, summaries):
+        for scores in self._scores(name, plan, slot, table, window, summaries):
             survivors.append(
                 select_survivors(
                     scores,
@@ -351,6 +351,7 @@ class Budgeter:
         self,
         name: ScoreName,
         plan: CompactionPlan,
+        slot: int,
         table: Tensor,
         window: Tensor,
         summaries: Tensor | None,
@@ -370,7 +371,8 @@ class Budgeter:
                     scale=self.shape.scale,
                     window=window[layers],
                     summaries=None if summaries is None else summaries[:, layers],
-                    seed=_seed(self.config.seed, plan.request_id, plan.position, layers.start),
+                    # Not the request's id, of which vLLM draws a part.
+                    seed=_seed(self.config.seed, slot, plan.position, layers.start),
                 )
             )
 
