@@ -151,7 +151,7 @@ REFUSED = {
     "gemma3": (Case("Gemma3", 64, (4, 2)), "uses sliding-window attention"),
     "smollm3": (
         Case("SmolLM3", 64, (4, 2), {"no_rope_layers": [1, 0]}),
-        "cannot tell how it rotates its queries, which the policy 'growpage'",
+        "cannot tell how it rotates its queries, which the policies growpage, elastic and",
     ),
 }
 
