@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -15,9 +14,6 @@ from tests.engine.tiny_models import tiny_llama
 def tiny_worded_model(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path) -> Path:
     """Random weights with the default model's vocabulary and its tokenizer."""
     folder = tiny_llama(tmp_path_factory, vocab_size=49152)
-    config = folder / "config.json"
-    # Of a float32 model vLLM makes a 16-bit one, whose pages are half as large.
-    config.write_text(json.dumps({**json.loads(config.read_text()), "dtype": "bfloat16"}))
     for file in smollm2_path.glob("*token*"):
         shutil.copy(file, folder)
     return folder
