@@ -7,16 +7,14 @@ from pathlib import Path
 import pytest
 
 from growpage.bench.contenders import read_contenders
+from growpage.bench.replay import check
 
 STUDIES = Path(__file__).parents[2] / "studies"
 
 
 @pytest.mark.parametrize("file", sorted(STUDIES.glob("*.yaml")), ids=lambda file: file.stem)
 def test_contenders_fit_pages_of_the_cpu(file: Path) -> None:
-    from growpage.budget.config import BudgetConfig
-
-    for contender in read_contenders([], file):
-        BudgetConfig.of(contender.settings or {}).for_block_size(32)
+    check(read_contenders([], file))
 
 
 def test_every_comparison_has_full_kv_and_a_fixed_budget() -> None:

@@ -11,9 +11,9 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from growpage.bench.analyses.subject import Subject
 from growpage.bench.analyses.sufficient import rungs_of
 from growpage.bench.forced_replay import Reference, peak_need
+from growpage.bench.subject import Subject
 from growpage.budget.errors import ConfigError
 from growpage.cli.app import app
 from tests.bench.analyses import made_up

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-    from growpage.bench.analyses.subject import Subject
+    from growpage.bench.subject import Subject
 
 analyse_app = typer.Typer(
     help="The paper's own analyses, as tables and figures, for your model and your questions.",
@@ -278,7 +278,7 @@ def _subject(
     concurrency: int,
     seed: int,
 ) -> Subject:
-    from growpage.bench.analyses.subject import Subject
+    from growpage.bench.subject import Subject
 
     return Subject.of(
         questions,

@@ -84,56 +84,38 @@ def replay(
         raise ConfigError(
             f"growpage bench quality replay needs {error.name}: pip install 'growpage[demo]'"
         ) from error
-    from growpage.bench.pool import page_bytes
-    from growpage.bench.prompts import read_prompts, tokenize
-    from growpage.bench.replay import Load, Setup, check_lengths, measure, prompts_hash
-    from growpage.bench.replay import exact_bytes as bytes_needed
+    from growpage.bench.replay import Load
     from growpage.bench.replay_defaults import default_contenders
     from growpage.bench.replay_report import summarise
     from growpage.bench.replay_table import tables
-    from growpage.models import smollm2
+    from growpage.bench.subject import Subject
 
-    questions = read_prompts(prompts, requests)
-    try:
-        folder = model or smollm2.ensure()
-        page_bytes(folder)  # says whether it is a model's folder
-    except (smollm2.ModelError, ValueError) as error:
-        raise ConfigError(str(error)) from error
-    tokens = tokenize(folder, questions)
-    check_lengths(folder, tokens, new_tokens)
-    chosen = named or default_contenders(max(map(len, tokens.values())) + new_tokens)
-    _check_base(base, chosen)
-    loads: list[Load] = ["saturated", "varying"] if load == "both" else [load]
-    setup = Setup(
-        model=folder.resolve().name,
-        prompts=prompts_hash(tokens),
+    subject = Subject.of(
+        prompts,
+        model,
+        work=work,
         requests=requests,
         new_tokens=new_tokens,
         temperature=temperature,
         concurrency=concurrency,
-        mean_gap=mean_gap,
-        exact=bytes_needed(folder, requests, new_tokens) <= limit,
-        top=top,
         seed=seed,
+        mean_gap=mean_gap,
+        most_exact_bytes=limit,
+        top=top,
     )
+    chosen = named or default_contenders(subject.longest)
+    _check_base(base, chosen)
+    loads: list[Load] = ["saturated", "varying"] if load == "both" else [load]
     try:
-        measurement = measure(
-            setup,
-            folder,
-            tokens,
-            chosen,
-            work=work,
-            pool=pool,
-            loads=loads,
-            families={each.id: each.family for each in questions},
-            say=lambda line: typer.echo(line, err=True),
+        measurement = subject.replay(
+            chosen, lambda line: typer.echo(line, err=True), pool=pool, loads=loads
         )
     except RuntimeError as error:  # an engine's
         typer.echo(f"growpage: {error}", err=True)
         raise typer.Exit(1) from error
     report = {
         "command": shlex.join(["growpage", *sys.argv[1:]]),
-        "questions": prompts.name,
+        "questions": subject.questions,
         **summarise(measurement, base=base, seed=seed),
     }
     file = out or work / "replay.json"

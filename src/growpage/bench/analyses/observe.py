@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from growpage.bench.analyses.subject import Subject
 from growpage.bench.contenders import Contender
 from growpage.bench.own_process import in_own_process
 from growpage.bench.replay import Provenance, Setup, check
+from growpage.bench.subject import Subject
 from growpage.budget.demand import Demand
 from growpage.budget.errors import ConfigError
 

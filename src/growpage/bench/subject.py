@@ -1,4 +1,4 @@
-"""What is analysed: a model, and the questions that it answers."""
+"""What is replayed and analysed: a model, and the questions that it answers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from growpage.bench.contenders import Contender
 from growpage.bench.pool import page_bytes
 from growpage.bench.prompts import read_prompts, tokenize
 from growpage.bench.replay import (
+    Load,
     Measurement,
     Setup,
     check_lengths,
@@ -22,15 +23,15 @@ from growpage.budget.errors import ConfigError
 from growpage.models import smollm2
 
 MOST_EXACT_BYTES = 8 * 2**30
-"""Disk for whole distributions; where more is needed, the likeliest tokens are compared."""
+"""Disk for whole distributions, unless something else is asked for."""
 
 
 @dataclass(frozen=True)
 class Subject:
     """A model, its prompts, and all that decides its answers.
 
-    The set-up is that of ``growpage bench quality replay`` with the same options: either goes on
-    in the other's work folder.
+    ``growpage bench quality replay`` and the analyses with the same options have the same set-up,
+    so either goes on in the other's work folder.
     """
 
     model: Path
@@ -55,6 +56,9 @@ class Subject:
         temperature: float,
         concurrency: int,
         seed: int,
+        mean_gap: float = 25,
+        most_exact_bytes: int = MOST_EXACT_BYTES,
+        top: int = 20,
     ) -> Subject:
         """Read questions and model.
 
@@ -67,6 +71,10 @@ class Subject:
             temperature: of the answers.
             concurrency: requests at once, at most.
             seed: of the answers.
+            mean_gap: steps between two arrivals under varying load, on average.
+            most_exact_bytes: disk for whole distributions; where more is needed, the likeliest
+                tokens are compared.
+            top: those likeliest tokens.
 
         Raises:
             ConfigError: one of them cannot be used, and why.
@@ -86,9 +94,9 @@ class Subject:
             new_tokens=new_tokens,
             temperature=temperature,
             concurrency=concurrency,
-            mean_gap=25,
-            exact=exact_bytes(folder, requests, new_tokens) <= MOST_EXACT_BYTES,
-            top=20,
+            mean_gap=mean_gap,
+            exact=exact_bytes(folder, requests, new_tokens) <= most_exact_bytes,
+            top=top,
             seed=seed,
         )
         families = {each.id: each.family for each in asked}
@@ -100,9 +108,13 @@ class Subject:
         return max(map(len, self.prompts.values())) + self.setup.new_tokens
 
     def replay(
-        self, contenders: Sequence[Contender], say: Callable[[str], None], pool: str = "100%"
+        self,
+        contenders: Sequence[Contender],
+        say: Callable[[str], None],
+        pool: str = "100%",
+        loads: Sequence[Load] = ("saturated",),
     ) -> Measurement:
-        """Replay the answers under each contender, all requests at once.
+        """Replay the answers under each contender, by default all requests at once.
 
         Raises:
             ConfigError, RuntimeError: see :func:`growpage.bench.replay.measure`.
@@ -114,7 +126,7 @@ class Subject:
             contenders,
             work=self.work,
             pool=pool,
-            loads=["saturated"],
+            loads=loads,
             families=self.families,
             say=say,
         )
