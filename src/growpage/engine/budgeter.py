@@ -244,7 +244,7 @@ class Budgeter:
         """
         assert self.entropy is not None and self.cache is not None
         layer, size = self.entropy_layer, self.window.size
-        slots = np.array([self._slots[request_id] for request_id in request_ids])
+        slots = self._slots_of(request_ids)
         places = torch.from_numpy(slots * size + positions % size).to(self.device)
         queries = self.window.ring[layer, places]
         lengths = torch.from_numpy(cached).to(self.device)
