@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from growpage.bench.contenders import Contender
-from growpage.bench.figures import to_png
 from growpage.bench.forced_replay import Answer, Held, Reference, Replay, RequestReplay, Usage
+from growpage.bench.look import to_png
 from growpage.bench.replay import Measurement, Part, Provenance, Setup
 from growpage.bench.replay_figure import replay_figure
 from growpage.bench.replay_report import at_equal_memory, line_of, summarise

@@ -9,9 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from growpage.bench.answers_report import Summary
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#59636e")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+from growpage.bench.look import LIGHT, colours_by_name, style
 
 
 def draw(
@@ -24,9 +22,16 @@ def draw(
         summaries: by family and contender.
         policies: each contender's policy.
     """
+    with style(LIGHT):
+        _draw(file, summaries, policies)
+
+
+def _draw(
+    file: Path, summaries: Mapping[str, Mapping[str, Summary]], policies: Mapping[str, str]
+) -> None:
     figure = Figure(figsize=(4.2 * len(summaries), 3.6), layout="constrained")
     panels = figure.subplots(1, len(summaries), squeeze=False)[0]
-    colour = dict(zip(dict.fromkeys(policies.values()), COLOURS * len(policies), strict=False))
+    colour = colours_by_name(policies.values())
     for panel, (family, rows) in zip(panels, summaries.items(), strict=True):
         lines: dict[str, list[Summary]] = defaultdict(list)
         for name, row in rows.items():

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from growpage.bench import figures
 from growpage.bench.comparison import AGREEMENT_NOTE, METRICS, Comparison
-from growpage.bench.figures import DARK, FAMILY_COLOURS, FAMILY_NAMES, LIGHT, Theme
+from growpage.bench.figures import FAMILY_COLOURS, FAMILY_NAMES
+from growpage.bench.look import DARK, LIGHT, Theme, to_svg
 
 TEMPLATE = "page.html"
 
@@ -99,4 +100,4 @@ def _picture(draw: Callable[[Theme], Figure], description: str) -> str:
 
 
 def _inlined(figure: Figure) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(figures.to_svg(figure)).decode()
+    return "data:image/svg+xml;base64," + base64.b64encode(to_svg(figure)).decode()

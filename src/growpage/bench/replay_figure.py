@@ -9,10 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from growpage.bench.figures import LIGHT, Theme, style
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#1b1f24", "#8b949e")
-"""Okabe and Ito's, for those lines that the theme has no colour for."""
+from growpage.bench.look import LIGHT, PALETTE, Theme, style
 
 MARKERS = "osD^vPX<>"
 
@@ -62,7 +59,7 @@ def _looks(loads: Mapping[str, Mapping[str, Any]], theme: Theme) -> dict[str, tu
     """Colour and marker by line."""
     names = dict.fromkeys(each["line"] for rows in loads.values() for each in rows.values())
     fixed = {name: colour for name, colour in theme.lines.items() if name in names}
-    free = [colour for colour in COLOURS if colour not in fixed.values()]
+    free = [colour for colour in PALETTE if colour not in fixed.values()]
     others = [name for name in names if name not in fixed]
     colours = fixed | {name: free[index % len(free)] for index, name in enumerate(others)}
     return {

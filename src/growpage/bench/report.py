@@ -9,6 +9,7 @@ from rich.table import Table
 
 from growpage.bench import figures, page
 from growpage.bench.comparison import METRICS, Comparison
+from growpage.bench.look import to_png
 
 REPORT_JSON = "report.json"
 REPORT_HTML = "report.html"
@@ -40,8 +41,8 @@ def write(comparison: Comparison, out: Path) -> list[Path]:
     results, families = comparison.results, comparison.setting.families
     content = {
         REPORT_JSON: json.dumps(comparison.to_dict(), indent=2).encode(),
-        PAGES_PNG: figures.to_png(figures.pages_figure(results, families)),
-        POOL_PNG: figures.to_png(figures.pool_figure(results)),
+        PAGES_PNG: to_png(figures.pages_figure(results, families)),
+        POOL_PNG: to_png(figures.pool_figure(results)),
         REPORT_HTML: page.render(comparison).encode(),
     }
     for name, data in content.items():

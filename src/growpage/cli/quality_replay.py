@@ -78,7 +78,7 @@ def replay(
     named = read_contenders(contender or [], contenders) if contender or contenders else None
     # Only now: the other commands need none of this, and it is slow to import.
     try:
-        from growpage.bench.figures import to_png
+        from growpage.bench.look import to_png
         from growpage.bench.replay_figure import replay_figure
     except ModuleNotFoundError as error:
         raise ConfigError(

@@ -17,7 +17,7 @@ from growpage.bench.analyses.adaptive import (
 )
 from growpage.bench.analyses.sufficient import Need
 from growpage.bench.contenders import Contender
-from growpage.bench.figures import to_png
+from growpage.bench.look import to_png
 from tests.bench.analyses.made_up import measurement, part
 
 COUNT = 40

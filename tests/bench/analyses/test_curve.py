@@ -17,7 +17,7 @@ from growpage.bench.analyses.curve import (
     table,
 )
 from growpage.bench.contenders import Contender
-from growpage.bench.figures import to_png
+from growpage.bench.look import to_png
 from growpage.budget.errors import ConfigError
 
 HALF = {"value": 0.5, "low": 0.4, "high": 0.6}

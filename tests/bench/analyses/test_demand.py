@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from growpage.bench.analyses.demand import QUANTITIES, average, figure, summarise, table
-from growpage.bench.figures import to_png
+from growpage.bench.look import to_png
 from tests.bench.analyses.made_up import course, observed
 
 COURSES = {

@@ -10,7 +10,7 @@ import pytest
 from growpage.bench.analyses.correlation import show
 from growpage.bench.analyses.observe import Course
 from growpage.bench.analyses.signal import figure, summarise, table
-from growpage.bench.figures import to_png
+from growpage.bench.look import to_png
 from growpage.budget.errors import ConfigError
 from tests.bench.analyses.made_up import course, observed
 

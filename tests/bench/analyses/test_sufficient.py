@@ -15,7 +15,7 @@ from growpage.bench.analyses.sufficient import (
     summarise,
     table,
 )
-from growpage.bench.figures import to_png
+from growpage.bench.look import to_png
 from growpage.bench.replay import Measurement
 from growpage.budget.errors import ConfigError
 from tests.bench.analyses.made_up import measurement, part

@@ -19,8 +19,8 @@ from growpage.bench.analyses.correlation import as_json, partial_spearman, show,
 from growpage.bench.analyses.looks import colours_by_family
 from growpage.bench.analyses.sufficient import Need
 from growpage.bench.contenders import Contender
-from growpage.bench.figures import LIGHT, Theme, style
 from growpage.bench.forced_replay import Held
+from growpage.bench.look import LIGHT, Theme, style
 from growpage.bench.replay import Measurement, Part
 from growpage.bench.statistics import Estimate
 

@@ -16,8 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from growpage.bench.analyses.looks import colours_by_name
-from growpage.bench.figures import LIGHT, Theme, style
+from growpage.bench.look import LIGHT, Theme, colours_by_name, style
 from growpage.bench.replay_figure import MARKERS
 from growpage.bench.statistics import Estimate
 from growpage.budget.errors import ConfigError

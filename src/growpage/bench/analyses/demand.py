@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from growpage.bench.analyses.correlation import as_json, share, show, spearman
-from growpage.bench.analyses.looks import colours_by_name
 from growpage.bench.analyses.observe import Course, Observed, Point
-from growpage.bench.figures import LIGHT, Theme, style
+from growpage.bench.look import LIGHT, Theme, colours_by_name, style
 from growpage.bench.statistics import Estimate
 from growpage.budget.errors import ConfigError
 

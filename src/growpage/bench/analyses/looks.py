@@ -1,19 +1,10 @@
-"""Colours that the figures of all analyses share."""
+"""Colours of the requests' families, in the figures of all analyses."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
-from growpage.bench.figures import Theme
-from growpage.bench.replay_figure import COLOURS
-
-Name = TypeVar("Name", bound=Hashable)
-
-
-def colours_by_name(names: Iterable[Name], palette: Sequence[str] = COLOURS) -> dict[Name, str]:
-    """A colour for each different name, in the order in which they come."""
-    return {name: palette[index % len(palette)] for index, name in enumerate(dict.fromkeys(names))}
+from growpage.bench.look import Theme, colours_by_name
 
 
 def colours_by_family(families: Sequence[str | None], theme: Theme) -> dict[str | None, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from growpage.bench.figures import to_png
+from growpage.bench.look import to_png
 from growpage.bench.replay import Provenance
 
 

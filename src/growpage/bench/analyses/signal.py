@@ -19,9 +19,8 @@ from rich.table import Table
 
 from growpage.bench.analyses.correlation import as_json, show, spearman
 from growpage.bench.analyses.demand import QUANTITIES, courses_of, share_of_positive
-from growpage.bench.analyses.looks import colours_by_name
 from growpage.bench.analyses.observe import Course, Observed, Point
-from growpage.bench.figures import LIGHT, Theme, style
+from growpage.bench.look import LIGHT, Theme, colours_by_name, style
 from growpage.bench.replay_table import NOT_RESOLVED
 from growpage.bench.statistics import Estimate
 from growpage.budget.errors import ConfigError

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from growpage.bench.analyses.looks import colours_by_family
 from growpage.bench.contenders import Contender
-from growpage.bench.figures import LIGHT, Theme, style
+from growpage.bench.look import LIGHT, Theme, style
 from growpage.bench.replay import Measurement
 from growpage.budget.errors import ConfigError
 

@@ -1,7 +1,4 @@
-"""Throughput against pool size and request rate, latency against rate, and where compression pays.
-
-Colours are from Okabe and Ito's palette, which colour-blind readers can tell apart.
-"""
+"""Throughput by pool size and request rate, latency by rate, and where compression pays."""
 
 from __future__ import annotations
 
@@ -11,12 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from growpage.bench.figures import LIGHT, Theme, style, to_png
+from growpage.bench.look import LIGHT, Theme, colours_by_name, style, to_png
 from growpage.bench.throughput.crossover import Crossover
 from growpage.bench.throughput.load import OpenLoop
 from growpage.bench.throughput.summary import Comparison, Summary, crossovers
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 BASELINE_COLOUR = "#59636e"
 
 LATENCIES = (("ttft", "time to first token"), ("tpot", "time per output token"))
@@ -139,9 +135,8 @@ def _ranks(summaries: Sequence[Summary], metric: str, rank: int) -> list[float]:
 
 
 def _colours(comparisons: Sequence[Comparison]) -> Mapping[str, str]:
-    names = list(comparisons[0].summaries)
-    others = [name for name in names if name != comparisons[0].baseline]
-    colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(others)}
+    names, baseline = comparisons[0].summaries, comparisons[0].baseline
+    colours = colours_by_name(name for name in names if name != baseline)
     return {name: colours.get(name, BASELINE_COLOUR) for name in names}
 
 
