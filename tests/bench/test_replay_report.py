@@ -15,7 +15,7 @@ from growpage.bench.forced_replay import Answer, Held, Reference, Replay, Reques
 from growpage.bench.look import to_png
 from growpage.bench.replay import Measurement, Part, Provenance, Setup
 from growpage.bench.replay_figure import replay_figure
-from growpage.bench.replay_report import at_equal_memory, line_of, summarise
+from growpage.bench.replay_report import at_equal_memory, summarise
 from growpage.bench.replay_table import tables
 
 NAMES = [f"r{index}" for index in range(40)]
@@ -75,7 +75,7 @@ def test_memory_that_varies_with_the_requests_is_drawn_with_them() -> None:
 
 def test_a_line_is_a_policy_without_its_dials() -> None:
     lines = [
-        line_of(Contender.of(text))
+        Contender.of(text).line
         for text in (
             "fixed:budget=64",
             "fixed:budget=128,pool=50%",

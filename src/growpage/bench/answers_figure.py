@@ -13,30 +13,30 @@ from growpage.bench.look import LIGHT, colours_by_name, style
 
 
 def draw(
-    file: Path, summaries: Mapping[str, Mapping[str, Summary]], policies: Mapping[str, str]
+    file: Path, summaries: Mapping[str, Mapping[str, Summary]], lines: Mapping[str, str]
 ) -> None:
-    """Draw a panel for each family, and in it a line for each policy, by mean memory.
+    """Draw a panel for each family, and in it its contenders' lines, by mean memory.
 
     Args:
         file: where it goes; its suffix decides the format.
         summaries: by family and contender.
-        policies: each contender's policy.
+        lines: each contender's line (:attr:`growpage.bench.contenders.Contender.line`).
     """
     with style(LIGHT):
-        _draw(file, summaries, policies)
+        _draw(file, summaries, lines)
 
 
 def _draw(
-    file: Path, summaries: Mapping[str, Mapping[str, Summary]], policies: Mapping[str, str]
+    file: Path, summaries: Mapping[str, Mapping[str, Summary]], lines: Mapping[str, str]
 ) -> None:
     figure = Figure(figsize=(4.2 * len(summaries), 3.6), layout="constrained")
     panels = figure.subplots(1, len(summaries), squeeze=False)[0]
-    colour = colours_by_name(policies.values())
+    colour = colours_by_name(lines.values())
     for panel, (family, rows) in zip(panels, summaries.items(), strict=True):
-        lines: dict[str, list[Summary]] = defaultdict(list)
+        drawn: dict[str, list[Summary]] = defaultdict(list)
         for name, row in rows.items():
-            lines[policies[name]].append(row)
-        for policy, line in lines.items():
+            drawn[lines[name]].append(row)
+        for name, line in drawn.items():
             line.sort(key=lambda row: row.mean_bytes)
             score = [row.score for row in line]
             panel.errorbar(
@@ -46,8 +46,8 @@ def _draw(
                     [each.value - each.low for each in score],
                     [each.high - each.value for each in score],
                 ],
-                label=policy,
-                color=colour[policy],
+                label=name,
+                color=colour[name],
                 marker="o",
                 markersize=4,
                 linewidth=1.2,

@@ -27,6 +27,9 @@ from growpage.budget.settings_file import load_settings
 PLAIN = "plain"
 """vLLM without the plugin."""
 
+DIALS = frozenset({"budget", "tau", "growth_rate", "min_pages", "max_pages", "watermark"})
+"""Settings that trade memory for quality; contenders that differ in them alone are one line."""
+
 
 class Contender(BaseModel):
     """One of those that are compared."""
@@ -100,6 +103,19 @@ class Contender(BaseModel):
     def policy(self) -> str:
         """The policy's name, or ``plain``."""
         return PLAIN if self.settings is None else self.settings.get("policy", "growpage")
+
+    @property
+    def line(self) -> str:
+        """What it is one point of: its policy, and its settings except the dials."""
+        settings = {
+            key: value
+            for key, value in (self.settings or {}).items()
+            if key not in DIALS and key != "policy"
+        }
+        if self.kv_cache_dtype != "auto":
+            settings["kv_cache_dtype"] = self.kv_cache_dtype
+        parts = ", ".join(f"{key}={value}" for key, value in sorted(settings.items()))
+        return f"{self.policy}: {parts}" if parts else self.policy
 
     @property
     def slug(self) -> str:

@@ -14,30 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from growpage.bench.contenders import Contender
 from growpage.bench.forced_replay import RequestReplay, perplexity
 from growpage.bench.replay import Measurement, Part
 from growpage.bench.statistics import Estimate, estimate, mean, ratio
 
-DIALS = frozenset({"budget", "tau", "growth_rate", "min_pages", "max_pages", "watermark"})
-"""Settings that trade memory for quality; contenders that differ in them alone are one line."""
-
 LEAST_KL = 1e-9
 """Below it a mean KL is zero, as far as its logarithm goes."""
-
-
-def line_of(contender: Contender) -> str:
-    """What a contender is one point of: its policy, and its settings except the dials."""
-    settings = {
-        key: value
-        for key, value in (contender.settings or {}).items()
-        if key not in DIALS and key != "policy"
-    }
-    if contender.kv_cache_dtype != "auto":
-        settings["kv_cache_dtype"] = contender.kv_cache_dtype
-    parts = ", ".join(f"{key}={value}" for key, value in sorted(settings.items()))
-    return f"{contender.policy}: {parts}" if parts else contender.policy
-
 
 BASELINE = "fixed"
 """The line that others are compared to at equal memory."""
@@ -139,7 +121,7 @@ def _load(measurement: Measurement, load: str, base: str | None, seed: int) -> d
     return {
         part.contender.name: {
             "contender": part.contender.model_dump(),
-            "line": line_of(part.contender),
+            "line": part.contender.line,
             "pool_pages": part.pool_pages,
             "concurrency": part.concurrency,
             "page_bytes": part.page_bytes,
@@ -177,11 +159,9 @@ def _figures(
     baseline = [
         (_kl(other, names), _bytes(other, names))
         for other in parts
-        if line_of(other.contender) == BASELINE
+        if other.contender.line == BASELINE
     ]
-    equal = (
-        None if line_of(part.contender) == BASELINE else at_equal_memory(kl, held, baseline, seed)
-    )
+    equal = None if part.contender.line == BASELINE else at_equal_memory(kl, held, baseline, seed)
     plain = next((_kl(each, names) for each in parts if each.contender.name == base), None)
     answers = [measurement.reference.answers[name] for name in names]
     return {

@@ -127,8 +127,6 @@ def answers(
         full=named[0].name,
         base=compared,
     )
-    for family, rows in found.items():
-        Console(width=None if sys.stdout.isatty() else 180).print(table(family, rows))
     report = {
         "command": shlex.join(["growpage", *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -156,4 +154,8 @@ def answers(
     except ModuleNotFoundError:
         console.print("no figure: it needs matplotlib, pip install 'growpage[bench]'")
     else:
-        draw(out.with_suffix(".svg"), found, {each.name: each.policy for each in named})
+        draw(out.with_suffix(".svg"), found, {each.name: each.line for each in named})
+    # Last: whoever reads may close the pipe.
+    shown = Console(width=None if sys.stdout.isatty() else 180)
+    for family, rows in found.items():
+        shown.print(table(family, rows))
