@@ -14,11 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from growpage.bench.workload import DemoRequest
 
 
-class _Message(BaseModel):
+class Message(BaseModel):
+    """What travels between a benchmark and its processes, as JSON."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class RunSpec(_Message):
+class RunSpec(Message):
     """One policy on one workload, in one engine of its own."""
 
     policy: str
@@ -39,7 +41,7 @@ class RunSpec(_Message):
     seed: int = 0
 
 
-class Timeline(_Message):
+class Timeline(Message):
     """The state at the start of some steps: after scheduling, before the forward pass."""
 
     step: list[int]
@@ -55,14 +57,14 @@ class Timeline(_Message):
     """Logical length, prompt and answer, for each request while it holds pages; else 0."""
 
 
-class Preemption(_Message):
+class Preemption(Message):
     """A running request lost all its pages and went back to the queue."""
 
     seconds: float
     request: str
 
 
-class RunResult(_Message):
+class RunResult(Message):
     """What one run measured."""
 
     policy: str
@@ -96,14 +98,14 @@ class RunResult(_Message):
     preempted: list[Preemption]
 
 
-class Started(_Message):
+class Started(Message):
     """The engine is up and warm; the timed part begins."""
 
     event: Literal["started"] = "started"
     engine_start_s: float
 
 
-class Progress(_Message):
+class Progress(Message):
     """How far the run is."""
 
     event: Literal["progress"] = "progress"
@@ -113,14 +115,14 @@ class Progress(_Message):
     """Tokens generated so far."""
 
 
-class Finished(_Message):
+class Finished(Message):
     """The run is done."""
 
     event: Literal["finished"] = "finished"
     result: RunResult
 
 
-class Failed(_Message):
+class Failed(Message):
     """The run cannot go on."""
 
     event: Literal["failed"] = "failed"

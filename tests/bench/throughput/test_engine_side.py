@@ -10,6 +10,7 @@ import pytest
 
 from growpage.bench.contenders import Contender
 from growpage.bench.launch import RunError
+from growpage.bench.results import Progress
 from growpage.bench.throughput.engine_process import engine_process
 from growpage.bench.throughput.exposition import Reading, figures
 from growpage.bench.throughput.load import ClosedLoop
@@ -19,7 +20,6 @@ from growpage.bench.throughput.protocol import (
     EngineSpec,
     Measured,
     Measurement,
-    Progress,
     Ready,
 )
 from growpage.engine.messages import StepAnswer

@@ -9,14 +9,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from growpage.bench.launch import RunError, child
+from growpage.bench.results import Failed, Progress
 from growpage.bench.throughput.load import ClosedLoop, OpenLoop
 from growpage.bench.throughput.protocol import (
     EVENT,
     EngineSpec,
-    Failed,
     Measured,
     Measurement,
-    Progress,
     Ready,
 )
 

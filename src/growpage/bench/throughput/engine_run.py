@@ -16,6 +16,7 @@ from time import perf_counter
 
 from growpage.bench.engine import start_engine
 from growpage.bench.recorder import Recorder, pool_size
+from growpage.bench.results import Failed, Progress
 from growpage.bench.run_policy import settle, take_stdout
 from growpage.bench.throughput.latency import Trace
 from growpage.bench.throughput.load import Load, LoadRequest, Pace
@@ -25,10 +26,8 @@ from growpage.bench.throughput.protocol import (
     EngineFigures,
     EngineSpec,
     Event,
-    Failed,
     Measured,
     Measurement,
-    Progress,
     Ready,
 )
 

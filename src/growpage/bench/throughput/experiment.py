@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from growpage.bench.contenders import PLAIN, Contender
+from growpage.bench.results import Progress
 from growpage.bench.throughput.load import ClosedLoop, LoadRequest, OpenLoop, pages_needed
-from growpage.bench.throughput.protocol import Measurement, Progress
+from growpage.bench.throughput.protocol import Measurement
 from growpage.bench.throughput.summary import Run, Setting
 from growpage.budget.config import BudgetConfig
 from growpage.budget.errors import ConfigError

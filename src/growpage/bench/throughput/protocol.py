@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from growpage.bench.contenders import Contender
+from growpage.bench.results import Failed, Message, Progress
 from growpage.bench.throughput.latency import Trace
 from growpage.bench.throughput.load import Load, LoadRequest
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class EngineSpec(_Message):
+class EngineSpec(Message):
     """One contender's engine, and the requests of every load that it will be put under."""
 
     contender: Contender
@@ -44,7 +41,7 @@ class EngineSpec(_Message):
         return max(request.tokens for request in self.requests)
 
 
-class EngineFigures(_Message):
+class EngineFigures(Message):
     """What the engine did in one run; none where it cannot be seen."""
 
     steps: int | None = None
@@ -68,7 +65,7 @@ class EngineFigures(_Message):
     """Time by phase of growpage's work: ``capture``, ``measure``, ``compact``, ``decide``."""
 
 
-class Measurement(_Message):
+class Measurement(Message):
     """One run."""
 
     wall_s: float
@@ -77,33 +74,18 @@ class Measurement(_Message):
     engine: EngineFigures
 
 
-class Ready(_Message):
+class Ready(Message):
     """The engine is up and warm."""
 
     event: Literal["ready"] = "ready"
     start_s: float
 
 
-class Progress(_Message):
-    """How far the run is."""
-
-    event: Literal["progress"] = "progress"
-    finished: int
-    tokens: int
-
-
-class Measured(_Message):
+class Measured(Message):
     """The run is done."""
 
     event: Literal["measured"] = "measured"
     measurement: Measurement
-
-
-class Failed(_Message):
-    """The engine cannot go on."""
-
-    event: Literal["failed"] = "failed"
-    message: str
 
 
 Event = Annotated[Ready | Progress | Measured | Failed, Field(discriminator="event")]

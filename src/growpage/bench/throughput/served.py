@@ -12,10 +12,11 @@ from time import perf_counter
 import httpx2
 
 from growpage.bench.launch import RunError
+from growpage.bench.results import Progress
 from growpage.bench.throughput.exposition import Reading, figures
 from growpage.bench.throughput.latency import Trace
 from growpage.bench.throughput.load import ClosedLoop, LoadRequest, OpenLoop
-from growpage.bench.throughput.protocol import Measurement, Progress
+from growpage.bench.throughput.protocol import Measurement
 
 SAMPLE_EVERY_S = 1.0
 """Seconds between two looks at ``/metrics``."""
