@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,17 @@ def smollm2_path() -> Path:
     from growpage.models import smollm2
 
     return smollm2.ensure()
+
+
+@pytest.fixture(scope="session")
+def tiny_worded_model(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path) -> Path:
+    """Random weights with the default model's vocabulary, tokenizer and chat template."""
+    from tests.engine.tiny_models import tiny_llama
+
+    folder = tiny_llama(tmp_path_factory, vocab_size=49152)
+    for file in (*smollm2_path.glob("*token*"), *smollm2_path.glob("*.jinja")):
+        shutil.copy(file, folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

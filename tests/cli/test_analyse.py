@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,8 @@ from growpage.bench.subject import Subject
 from growpage.budget.errors import ConfigError
 from growpage.cli.app import app
 from tests.bench.analyses import made_up
-from tests.engine.tiny_models import tiny_llama
 
 REQUESTS, NEW_TOKENS = 4, 110
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path) -> Path:
-    """A tiny model with real words."""
-    folder = tiny_llama(tmp_path_factory, vocab_size=49152)
-    for file in (*smollm2_path.glob("*token*"), *smollm2_path.glob("*.jinja")):
-        shutil.copy(file, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
-    return folder
 
 
 @pytest.fixture
@@ -51,10 +38,12 @@ def analyse(*arguments: str) -> Result:
 
 
 @pytest.mark.engine
-def test_from_questions_to_what_was_measured(model: Path, questions: Path, tmp_path: Path) -> None:
+def test_from_questions_to_what_was_measured(
+    tiny_worded_model: Path, questions: Path, tmp_path: Path
+) -> None:
     work = tmp_path / "work"
     common = (
-        *(str(questions), "--model", str(model), "--work", str(work)),
+        *(str(questions), "--model", str(tiny_worded_model), "--work", str(work)),
         *("--requests", str(REQUESTS), "--new-tokens", str(NEW_TOKENS)),
     )
 
@@ -88,12 +77,12 @@ def test_from_questions_to_what_was_measured(model: Path, questions: Path, tmp_p
 
 
 def test_what_was_replayed_before_is_analysed_without_an_engine(
-    model: Path, questions: Path, tmp_path: Path
+    tiny_worded_model: Path, questions: Path, tmp_path: Path
 ) -> None:
     work = tmp_path / "work"
     subject = Subject.of(
         questions,
-        model,
+        tiny_worded_model,
         work=work,
         requests=REQUESTS,
         new_tokens=NEW_TOKENS,
@@ -103,7 +92,7 @@ def test_what_was_replayed_before_is_analysed_without_an_engine(
     )
     keep_replays(subject, {64: [0.01, 0.2, 0.2, 0.2], 96: [0.01, 0.01, 0.2, 0.01]})
     common = (
-        *(str(questions), "--model", str(model), "--work", str(work), "--budget", "96"),
+        *(str(questions), "--model", str(tiny_worded_model), "--work", str(work), "--budget", "96"),
         *("--requests", str(REQUESTS), "--new-tokens", str(NEW_TOKENS), "--budget", "64"),
     )
     assert (result := analyse("sufficient", *common)).exit_code == 0, result.output
@@ -159,10 +148,17 @@ def keep_replays(subject: Subject, kl: dict[int, list[float]]) -> None:
     ],
 )
 def test_what_cannot_run_is_refused_before_an_engine_starts(
-    model: Path, questions: Path, tmp_path: Path, arguments: list[str], message: str
+    tiny_worded_model: Path, questions: Path, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     name, *options = arguments
-    common = ("--model", str(model), "--work", str(tmp_path / "work"), "--requests", "4")
+    common = (
+        "--model",
+        str(tiny_worded_model),
+        "--work",
+        str(tmp_path / "work"),
+        "--requests",
+        "4",
+    )
     result = analyse(name, str(questions), *common, *options)
     assert isinstance(result.exception, ConfigError)
     assert message in str(result.exception)

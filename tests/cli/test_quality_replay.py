@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from growpage.budget.errors import ConfigError
 from growpage.cli.app import app
-from tests.engine.tiny_models import tiny_llama
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path) -> Path:
-    """A tiny model with real words."""
-    folder = tiny_llama(tmp_path_factory, vocab_size=49152)
-    for file in (*smollm2_path.glob("*token*"), *smollm2_path.glob("*.jinja")):
-        shutil.copy(file, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
-    return folder
 
 
 def replay(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -40,7 +28,14 @@ def replay(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_from_questions_to_a_report(model: Path, tmp_path: Path) -> None:
+def replay_here(*arguments: str) -> Result:
+    """Without a process of its own, where no engine is to be started."""
+    return CliRunner().invoke(app, ["bench", "quality", "replay", *arguments])
+
+
+def test_from_questions_to_a_report(
+    tiny_worded_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "questions.jsonl").write_text(
         "".join(
             json.dumps({"question": f"What is {n} and {n}?", "family": "even" if n % 2 else "odd"})
@@ -49,7 +44,15 @@ def test_from_questions_to_a_report(model: Path, tmp_path: Path) -> None:
         )
     )
     common = (
-        *("questions.jsonl", "--model", str(model), "--requests", "4", "--new-tokens", "70"),
+        *(
+            "questions.jsonl",
+            "--model",
+            str(tiny_worded_model),
+            "--requests",
+            "4",
+            "--new-tokens",
+            "70",
+        ),
         *("--contender", "fixed:budget=64", "--pool", "100%"),
     )
     first = replay(tmp_path, *common, "--load", "saturated")
@@ -67,16 +70,17 @@ def test_from_questions_to_a_report(model: Path, tmp_path: Path) -> None:
     assert set(row["families"]) == {"even", "odd"}
 
     log = (out / "engine.log").stat().st_size
-    again = replay(tmp_path, *common, "--load", "saturated")
+    monkeypatch.chdir(tmp_path)
+    again = replay_here(*common, "--load", "saturated")
     assert again.stdout == first.stdout
     assert (out / "engine.log").stat().st_size == log, "nothing was measured again"
 
-    other = replay(tmp_path, *common, "--temperature", "1")
-    assert other.returncode == 2
-    assert "whose temperature is 0.0 and not 1.0; give another work folder" in other.stderr
-    renamed = replay(tmp_path, *common[:-4], "--contender", "fixed:budget=64", "--pool", "20")
-    assert renamed.returncode == 2
-    assert "give this one another name" in renamed.stderr
+    other = replay_here(*common, "--temperature", "1")
+    assert isinstance(other.exception, ConfigError)
+    assert "whose temperature is 0.0 and not 1.0; give another work folder" in str(other.exception)
+    renamed = replay_here(*common[:-4], "--contender", "fixed:budget=64", "--pool", "20")
+    assert isinstance(renamed.exception, ConfigError)
+    assert "give this one another name" in str(renamed.exception)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ def test_what_is_wrong_is_said_and_nothing_is_started(
     (tmp_path / "one.jsonl").write_text(line)
     (tmp_path / "two.jsonl").write_text(line + line)
     (tmp_path / "bad.jsonl").write_text(line + "nonsense\n")
-    result = CliRunner().invoke(app, ["bench", "quality", "replay", *arguments])
+    result = replay_here(*arguments)
     assert isinstance(result.exception, ConfigError)
     assert message in str(result.exception)
     assert len(str(result.exception).splitlines()) == 1
