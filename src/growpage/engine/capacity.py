@@ -497,8 +497,9 @@ class CapacityController:
         if not self.policy.shares or config.track_entropy or config.max_pages is not None:
             return  # figures are wanted for themselves, or for the losses at the limit
         spare = self.spare_pages
-        needed = self._admission_pages(candidate) if candidate is not None else 0
-        idle = spare >= IDLE_SHARE * self.pages.total_pages and needed <= spare
+        idle = spare >= IDLE_SHARE * self.pages.total_pages and (
+            candidate is None or self._admission_pages(candidate) <= spare
+        )
         self._steps_awake = 0 if idle else self._steps_awake + 1
 
 
