@@ -15,11 +15,6 @@ from growpage.bench.results import EVENT, Event, Failed, Finished, RunResult, Ru
 
 COMMAND = (sys.executable, "-m", "growpage.bench.run_policy")
 
-ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
-"""Defaults for the process's environment. By default OpenMP's threads spin while they wait for each
-other. Alone on a machine that is a little faster; beside another busy process it made vLLM ten
-times slower, and a comparison of policies worthless."""
-
 GRACE_S = 10.0
 """Seconds that a process has to end when it is told to, before it is killed."""
 
@@ -72,7 +67,6 @@ def child(command: tuple[str, ...], log: IO[bytes]) -> Iterator[subprocess.Popen
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
-        env=ENVIRONMENT | os.environ,
         start_new_session=True,
     )
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from growpage.bench.launch import ENVIRONMENT, GRACE_S
+from growpage.bench.launch import GRACE_S
 
 START_LIMIT_S = 480.0
 """Seconds that a server has to become healthy: some 25 on an idle machine, most of them for vLLM's
@@ -87,7 +87,7 @@ def serve(
             [*command, *arguments, "--host", "127.0.0.1", "--port", str(port)],
             stdout=sink,
             stderr=subprocess.STDOUT,
-            env={**ENVIRONMENT, **os.environ, **(environment or {})},
+            env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
     server = Server(f"http://127.0.0.1:{port}", process, log)

@@ -36,10 +36,11 @@ def run_of(
     pool: int = 20,
     load: ClosedLoop | OpenLoop | None = None,
     engine: EngineFigures | None = None,
+    tokens: int = 100,
 ) -> Run:
-    """One request of 100 tokens, at a steady pace."""
-    wall_s = 100 / tokens_per_s
-    events = [(wall_s * (index + 1) / 100, 1) for index in range(100)]
+    """One request of so many tokens, at a steady pace."""
+    wall_s = tokens / tokens_per_s
+    events = [(wall_s * (index + 1) / tokens, 1) for index in range(tokens)]
     setting = Setting(load or ClosedLoop(clients=8), f"{pool}%", pool, needed_pages=100)
     measurement = Measurement(
         wall_s=wall_s, traces=[trace(events)], engine=engine or EngineFigures()

@@ -40,6 +40,17 @@ def test_ratios_are_paired_so_that_drift_cancels() -> None:
     )
 
 
+def test_the_slowest_tokens_are_compared_by_round_too() -> None:
+    (comparison,) = compare(drifting_runs(), "plain")
+    ratio = comparison.tpot_p99_ratio("ours")
+    assert ratio is not None
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
+    assert comparison.tpot_p99_ratio("plain") is None
+    found = report.to_dict(comparison)["contenders"]
+    assert found["ours"]["tpot_p99_ratio"]["value"] == pytest.approx(0.6667)
+    assert found["plain"]["tpot_p99_ratio"] is None
+
+
 def test_failed_answers_do_not_count_as_throughput() -> None:
     run = run_of("plain", 100)
     (good,) = run.measurement.traces
@@ -137,6 +148,18 @@ def test_a_sweep_of_rates_has_its_figure() -> None:
     speed, *waits = figures.rates_figure(compare(runs, "plain")).axes
     assert [line.get_ydata().tolist() for line in speed.lines] == [[100, 100], [120, 120]]
     assert len(waits) == 2
+
+
+def test_long_answers_have_a_figure_by_length() -> None:
+    runs = [run_of("plain", 50, tokens=2200), run_of("ours", 100, tokens=2200)]
+    (comparison,) = compare(runs, "plain")
+    assert list(figures.draw([comparison])) == ["lengths-8-clients-pool-20%.png"]
+    (axes,) = figures.lengths_figure(comparison).axes
+    plain, ours = (line.get_ydata().tolist() for line in axes.lines)
+    assert plain == pytest.approx([20] * 9)
+    assert ours == pytest.approx([10] * 9)
+    found = report.to_dict(comparison)["contenders"]["ours"]["ms_per_token_by_length"]
+    assert found[0] == pytest.approx(10)
 
 
 def test_one_setting_needs_no_figure() -> None:

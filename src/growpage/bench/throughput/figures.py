@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from growpage.bench.look import LIGHT, Theme, colours_by_name, style, to_png
+from growpage.bench.throughput.by_length import BIN_TOKENS
 from growpage.bench.throughput.crossover import Crossover
 from growpage.bench.throughput.load import OpenLoop
 from growpage.bench.throughput.summary import Comparison, Summary, crossovers
@@ -24,6 +25,10 @@ def draw(comparisons: Sequence[Comparison]) -> dict[str, bytes]:
     for load, at_load in _groups(comparisons, lambda each: str(each.setting.load)):
         if len(at_load) > 1:
             found[f"pools-{_slug(load)}.png"] = to_png(pools_figure(at_load))
+        for each in at_load:
+            if any(summary.time_by_length for summary in each.summaries.values()):
+                name = f"lengths-{_slug(load)}-pool-{_slug(each.setting.pool)}.png"
+                found[name] = to_png(lengths_figure(each))
     for pool, at_pool in _groups(comparisons, lambda each: each.setting.pool):
         rates = [each for each in at_pool if isinstance(each.setting.load, OpenLoop)]
         if len(rates) > 1:
@@ -87,6 +92,28 @@ def rates_figure(comparisons: Sequence[Comparison], theme: Theme = LIGHT) -> Fig
             axes.grid(axis="y")
         pool = comparisons[0].setting
         _title(figure, f"By rate, a pool of {pool.pool_pages} pages ({pool.pool_share:.0%})")
+    return figure
+
+
+def lengths_figure(comparison: Comparison, theme: Theme = LIGHT) -> Figure:
+    """Time per token against a request's logical length.
+
+    Args:
+        comparison: of long answers.
+        theme: colours.
+    """
+    with style(theme):
+        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+        axes = figure.subplots()
+        for name, colour in _colours([comparison]).items():
+            times = comparison.summaries[name].time_by_length
+            middles = [length + BIN_TOKENS / 2 for length in times]
+            _line(axes, middles, [1000 * each for each in times.values()], colour, name)
+        axes.set_ylim(0)
+        axes.set_xlabel("logical length, tokens")
+        axes.set_ylabel("time per token, ms (median)")
+        axes.grid(axis="y")
+        _title(figure, f"By length: {comparison.setting.load}")
     return figure
 
 

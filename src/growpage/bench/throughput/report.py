@@ -84,6 +84,14 @@ def table(comparison: Comparison) -> Table:
         f"ratio to {comparison.baseline}",
         lambda summary: _show_ratio(comparison.ratio(summary.contender), len(summary.runs)),
     )
+    add(
+        f"TPOT p99, ratio to {comparison.baseline}",
+        lambda summary: _show_ratio(
+            comparison.tpot_p99_ratio(summary.contender),
+            len(summary.runs),
+            absent="1" if summary.contender == comparison.baseline else "-",
+        ),
+    )
     for line in LINES[:3]:
         add(line.label, line.show)
     for metric in METRICS:
@@ -107,6 +115,11 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         "contenders": {
             name: {
                 "ratio": _ratio_to_dict(comparison.ratio(name)),
+                "tpot_p99_ratio": _ratio_to_dict(comparison.tpot_p99_ratio(name)),
+                "ms_per_token_by_length": {
+                    length: round(1000 * seconds, 3)
+                    for length, seconds in summary.time_by_length.items()
+                },
                 **{line.key: _rounded(line.value(summary)) for line in LINES},
                 "latency_ms": {
                     metric: each.milliseconds() for metric, each in summary.latencies.items()
@@ -184,9 +197,9 @@ def _several_pools(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, lis
             yield load, here
 
 
-def _show_ratio(ratio: Estimate | None, rounds: int) -> str:
+def _show_ratio(ratio: Estimate | None, rounds: int, absent: str = "1") -> str:
     if ratio is None:
-        return "1"
+        return absent
     return ratio.show() if rounds > 1 else f"{ratio.value:.2f}"
 
 

@@ -13,6 +13,7 @@ from statistics import fmean
 
 from growpage.bench import statistics
 from growpage.bench.statistics import Estimate
+from growpage.bench.throughput.by_length import time_by_length
 from growpage.bench.throughput.crossover import Crossover, find_crossover
 from growpage.bench.throughput.latency import Distribution, latencies
 from growpage.bench.throughput.load import ClosedLoop, OpenLoop
@@ -86,6 +87,17 @@ class Summary:
         return latencies(trace for run in self.runs for trace in run.measurement.traces)
 
     @cached_property
+    def tpot_p99(self) -> Mapping[str, float]:
+        """By round: the 99th percentile of the time per output token, in seconds."""
+        found = {run.round: latencies(run.measurement.traces).get("tpot") for run in self.runs}
+        return {str(number): each.percentiles[99] for number, each in found.items() if each}
+
+    @cached_property
+    def time_by_length(self) -> Mapping[int, float]:
+        """Seconds per token by logical length, all rounds together; nothing if all are short."""
+        return time_by_length(trace for run in self.runs for trace in run.measurement.traces)
+
+    @cached_property
     def failures(self) -> Sequence[str]:
         """Requests that failed, and why."""
         return [
@@ -122,6 +134,11 @@ class Summary:
         """Tokens/s over the baseline's, paired by round."""
         return statistics.ratio(self.output_tokens_per_s, baseline.output_tokens_per_s)
 
+    def tpot_p99_ratio(self, baseline: Summary) -> Estimate | None:
+        """As :meth:`ratio`, of :attr:`tpot_p99`; none where no answer has a second token."""
+        ours, theirs = self.tpot_p99, baseline.tpot_p99
+        return statistics.ratio(ours, theirs) if ours and ours.keys() == theirs.keys() else None
+
     def _by_round(self, of: Callable[[Measurement], float]) -> Mapping[str, float]:
         return {str(run.round): of(run.measurement) for run in self.runs}
 
@@ -141,6 +158,12 @@ class Comparison:
         if contender == self.baseline:
             return None
         return self.summaries[contender].ratio(self.summaries[self.baseline])
+
+    def tpot_p99_ratio(self, contender: str) -> Estimate | None:
+        """Likewise, of the 99th percentile of the time per output token."""
+        if contender == self.baseline:
+            return None
+        return self.summaries[contender].tpot_p99_ratio(self.summaries[self.baseline])
 
 
 def compare(runs: Sequence[Run], baseline: str) -> list[Comparison]:
