@@ -257,6 +257,34 @@ def test_what_is_measured(
         assert (measures_demand(config), tracks_entropy(config)) == expected
 
 
+@pytest.mark.parametrize(
+    ("settings", "measures"),
+    [
+        ({}, True),
+        ({"floor": "promised"}, False),
+        ({"floor": "promised", "giver": "least_loss"}, True),
+        ({"floor": "promised", "giver": "widest_margin"}, True),
+        ({"floor_loss": 0.01}, True),
+    ],
+)
+def test_elastic_measures_only_what_its_floors_or_givers_look_at(
+    settings: dict[str, object], measures: bool
+) -> None:
+    chosen = policy("elastic", **settings)
+    assert chosen.needs_demand is measures
+    assert measures_demand(chosen.config) is measures
+
+
+def test_elastic_holds_no_prompt_that_is_not_protected() -> None:
+    chosen = policy("elastic", protect_prompt=False, min_pages=3)
+    demand = Demand(short=200.5, long=150, cached=400)
+    assert chosen.initial_pages(400) == 3
+    assert chosen.floor_pages(400, None) == 3
+    assert chosen.floor_pages(400, demand) == 8  # 201 tokens and a step, in pages of 32
+    promised = policy("elastic", protect_prompt=False, min_pages=3, floor="promised")
+    assert promised.floor_pages(400, demand) == 3
+
+
 def test_a_policy_that_does_not_fit_the_block_size_is_refused() -> None:
     with pytest.raises(ConfigError, match="step is 32, but must be a multiple of the block size"):
         policy("growpage", block_size=64, step=32)

@@ -56,8 +56,6 @@ class Policy(ABC):
 
     compresses: ClassVar[bool] = True
     """Whether any request is ever compressed; if not, the engine is plain vLLM."""
-    needs_demand: ClassVar[bool] = False
-    """Whether the working sets are to be measured before each boundary."""
     needs_entropy: ClassVar[bool] = False
     """Whether the measurement must have the summaries of attention entropy."""
     shares: ClassVar[bool] = False
@@ -66,6 +64,16 @@ class Policy(ABC):
     def __init__(self, config: BudgetConfig, pages: PageBudget) -> None:
         self.config = config
         self.pages = pages
+
+    @staticmethod
+    def wants_demand(config: BudgetConfig) -> bool:
+        """Whether, as ``config`` has it, the working sets are to be measured before boundaries."""
+        return False
+
+    @property
+    def needs_demand(self) -> bool:
+        """Whether the working sets are to be measured before each boundary."""
+        return self.wants_demand(self.config)
 
     def initial_pages(self, prompt_tokens: int) -> int:
         """The capacity that a request is admitted with and is sure of, in pages.
@@ -122,12 +130,15 @@ class GrowPage(Policy):
     differences that this object has decided by before.
     """
 
-    needs_demand = True
-
     def __init__(self, config: BudgetConfig, pages: PageBudget) -> None:
         super().__init__(config, pages)
         share = config.tau_quantile
         self._deltas = None if share is None else RunningQuantile(share)
+
+    @staticmethod
+    def wants_demand(config: BudgetConfig) -> bool:
+        """Always."""
+        return True
 
     def decide(self, boundary: Boundary, pool: Pool) -> Action:
         """Grow if the difference exceeds the threshold, or while nothing trustworthy is known."""
@@ -154,17 +165,33 @@ class Every(Policy):
 class Elastic(Policy):
     """Ours: every request grows as long as there is memory, and evicts as late as possible."""
 
-    needs_demand = True
     shares = True
 
+    @staticmethod
+    def wants_demand(config: BudgetConfig) -> bool:
+        """Where floors or givers depend on it; promises and sizes are known without."""
+        return (
+            config.floor == "working_set"
+            or config.floor_loss is not None
+            or config.giver != "largest"
+        )
+
+    def initial_pages(self, prompt_tokens: int) -> int:
+        """As for others; only the least capacity if the prompt may be evicted as anything else."""
+        protected = self.config.protect_prompt
+        return super().initial_pages(prompt_tokens) if protected else self.config.min_pages
+
     def floor_pages(self, prompt_tokens: int, demand: Demand | None) -> int:
-        """The prompt and the working set, what keeps the loss within bounds, or the promise."""
+        """The prompt and the working set, what keeps the loss within bounds, or the promise.
+
+        A working set is of all tokens; so it is the whole floor if the prompt is not protected.
+        """
         least = self.initial_pages(prompt_tokens)
         if demand is None or self.config.floor == "promised":
             return least
         block = self.pages.block_size
         if self.config.floor_loss is None:
-            tokens = prompt_tokens + ceil(demand.short)
+            tokens = ceil(demand.short) + prompt_tokens * self.config.protect_prompt
         else:
             within = sum(loss <= self.config.floor_loss for loss in demand.losses)
             tokens = demand.cached - within * block
@@ -181,8 +208,12 @@ class Entropy(Policy):
     What is wide and what is settled says :mod:`growpage.budget.entropy`.
     """
 
-    needs_demand = True
     needs_entropy = True
+
+    @staticmethod
+    def wants_demand(config: BudgetConfig) -> bool:
+        """Always."""
+        return True
 
     def decide(self, boundary: Boundary, pool: Pool) -> Action:
         """Grow below the boundary of pages that entropy sets, or while nothing has been measured.
@@ -221,7 +252,7 @@ def make_policy(config: BudgetConfig, block_size: int) -> Policy:
 def measures_demand(config: BudgetConfig) -> bool:
     """Whether demand is measured before each boundary: the policy needs it, or it is asked for."""
     policy = POLICIES[config.policy]
-    return policy.needs_demand or (config.track_entropy and policy.compresses)
+    return policy.wants_demand(config) or (config.track_entropy and policy.compresses)
 
 
 def tracks_entropy(config: BudgetConfig) -> bool:
