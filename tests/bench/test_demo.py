@@ -71,11 +71,11 @@ def console() -> Console:
 def test_runs_the_policies_in_order_with_the_same_requests_and_pool(model, runs, tmp_path):
     out = tmp_path / "deep" / "demo-out"
     assert demo.run_demo(out, model, size=9, console=console()) == 0
-    assert [spec.policy for spec in runs] == ["full", "fixed", "growpage"]
+    assert [spec.policy for spec in runs] == ["full", "fixed", "growpage", "elastic"]
     assert all(spec.requests == runs[0].requests for spec in runs)
     assert len({spec.pool_pages for spec in runs}) == 1
     data = json.loads((out / "report.json").read_text())
-    assert list(data["policies"]) == ["full", "fixed", "growpage"]
+    assert list(data["policies"]) == ["full", "fixed", "growpage", "elastic"]
     assert data["model"] == "tiny"
 
 

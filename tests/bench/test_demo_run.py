@@ -27,7 +27,7 @@ def test_a_small_demo(tmp_path: Path, smollm2_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     assert "ratio to full" in result.stdout
     policies = json.loads((out / "report.json").read_text())["policies"]
-    assert list(policies) == ["full", "fixed", "growpage"]
+    assert list(policies) == ["full", "fixed", "growpage", "elastic"]
     for name, figures in policies.items():
         assert figures["pages_leaked"] == 0
         assert figures["tokens_per_s"] > 0

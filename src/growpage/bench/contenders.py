@@ -102,7 +102,8 @@ class Contender(BaseModel):
     @property
     def policy(self) -> str:
         """The policy's name, or ``plain``."""
-        return PLAIN if self.settings is None else self.settings.get("policy", "growpage")
+        default = BudgetConfig.model_fields["policy"].default
+        return PLAIN if self.settings is None else str(self.settings.get("policy", default))
 
     @property
     def line(self) -> str:

@@ -44,14 +44,18 @@ POLICIES = {
     "fixed": DemoPolicy({"policy": "fixed", "budget": 128}),
     "growpage": DemoPolicy({"policy": "growpage", "min_pages": 3, "max_pages": 5}),
     "every": DemoPolicy({"policy": "every", "min_pages": 3, "max_pages": 5}),
+    "elastic": DemoPolicy({"policy": "elastic", "min_pages": 3}),
+    "thin": DemoPolicy({"policy": "elastic", "min_pages": 3, "floor": "promised"}),
     "plain": DemoPolicy(None),
     "roomy": DemoPolicy(None, roomy=True),
 }
 """Every policy the demo knows. ``plain`` and ``roomy`` are vLLM without the plugin: the first in
 the same pool, the second in one for everybody, which shows the most that more memory could bring.
+``elastic`` keeps working sets; ``thin`` is the same rule where a request may be asked for all but
+the capacity that it was admitted with.
 """
 
-DEFAULT_POLICIES = ("full", "fixed", "growpage")
+DEFAULT_POLICIES = ("full", "fixed", "growpage", "elastic")
 
 
 class DemoError(RuntimeError):

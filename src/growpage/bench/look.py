@@ -45,6 +45,8 @@ LIGHT = Theme(
         "fixed": "#0072B2",
         "growpage": "#D55E00",
         "every": "#CC79A7",
+        "elastic": "#009E73",
+        "thin": "#B8860B",
     },
 )
 DARK = Theme(
@@ -59,6 +61,8 @@ DARK = Theme(
         "fixed": "#56B4E9",
         "growpage": "#F0803C",
         "every": "#CC79A7",
+        "elastic": "#2BC49A",
+        "thin": "#E3B341",
     },
 )
 

@@ -51,7 +51,7 @@ class BudgetConfig(BaseModel):
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
 
-    policy: PolicyName = "growpage"
+    policy: PolicyName = "elastic"
     """Who decides at a capacity boundary: full (never compress), fixed (a constant budget),
     growpage (the paper's rule), every (grow at a given rate with no signal: the control), elastic
     (grow while there is memory; when there is none, the largest cache gives a page), entropy (grow

@@ -18,7 +18,7 @@ def demo(
     ] = None,
     policies: Annotated[
         str, typer.Option(help="Policies to compare, with commas between them, in this order.")
-    ] = "full,fixed,growpage",
+    ] = "full,fixed,growpage,elastic",
     requests: Annotated[
         int, typer.Option(min=1, max=32, help="Requests of the workload; fewer are quicker.")
     ] = 32,
@@ -33,7 +33,8 @@ def demo(
     policy, one after the other; a table and a folder with a report and figures
     show what came of it. Takes a few minutes.
 
-    Policies: full, fixed, growpage, every; and vLLM without the plugin: plain
+    Policies: full, fixed, growpage, every, elastic, thin (elastic down to what each request was
+    promised); and vLLM without the plugin: plain
     (the same pool) and roomy (a pool for everybody).
     """
     # Only now: the other commands need none of this, and some of it is slow to import.
