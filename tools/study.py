@@ -6,6 +6,7 @@ stopped goes on where it was; ``--only NAME`` runs one. All of it takes a day on
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -33,7 +34,13 @@ class Part:
     """Whether the model is Qwen2.5-Coder-1.5B-Instruct, not the embedded one."""
 
 
+@dataclass(frozen=True)
+class ThroughputPart(Part):
+    """One of ``growpage bench throughput``: wants a machine that does nothing else."""
+
+
 ANSWERS, REPLAY = ("quality", "answers"), ("quality", "replay")
+THROUGHPUT = ("throughput",)
 GSM8K = "{data}/gsm8k_dev.jsonl"
 
 PARTS = (
@@ -58,6 +65,33 @@ PARTS = (
     ),
     Part("rules-qwen", (*REPLAY, GSM8K, "--requests", "16", "--base", "fixed 128"), "rules", True),
     Part("scores-qwen", (*REPLAY, GSM8K, "--requests", "16", "--base", "window"), "scores", True),
+    ThroughputPart(
+        "memory-bound",
+        (
+            *THROUGHPUT,
+            *("--clients", "24", "--requests", "36", "--pool", "20%", "--rounds", "3"),
+            *("--prompt-tokens", "32-64", "--output-tokens", "256-512"),
+        ),
+        "memory-bound",
+    ),
+    ThroughputPart(
+        "roomy",
+        (
+            *THROUGHPUT,
+            *("--clients", "16", "--requests", "32", "--pool", "120%", "--rounds", "20"),
+            *("--prompt-tokens", "32-64", "--output-tokens", "96-160"),
+        ),
+        "roomy",
+    ),
+    ThroughputPart(
+        "long",
+        (
+            *THROUGHPUT,
+            *("--clients", "2", "--requests", "2", "--pool", "105%", "--rounds", "1"),
+            *("--prompt-tokens", "64", "--output-tokens", "7936"),
+        ),
+        "long",
+    ),
 )
 
 
@@ -80,12 +114,20 @@ def main(
             typer.echo(f"{part.name}: skipped")
             continue
         arguments = [argument.format(data=data) for argument in part.command]
-        arguments += ["--contenders", str(STUDIES / f"{part.contenders}.yaml")]
-        arguments += ["--work", str(work / part.name), "--out", str(RESULTS / f"{part.name}.json")]
+        contenders, place = str(STUDIES / f"{part.contenders}.yaml"), work / part.name
+        result = RESULTS / f"{part.name}.json"
+        if isinstance(part, ThroughputPart):
+            arguments += ["--contenders-file", contenders, "--out", str(place)]
+        else:
+            arguments += ["--contenders", contenders, "--work", str(place), "--out", str(result)]
         if part.qwen:
             arguments += ["--model", str(qwen)]
         typer.echo(f"{part.name}: growpage bench {' '.join(arguments)}")
         subprocess.run([sys.executable, "-m", "growpage", "bench", *arguments], check=True)
+        if isinstance(part, ThroughputPart):
+            shutil.copy(place / "throughput.json", result)
+            for figure in place.glob("*.png"):
+                shutil.copy(figure, RESULTS / f"{part.name}-{figure.name.split('-')[0]}.png")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from vllm import LLM
 import growpage
 
-llm = LLM("Qwen/Qwen3-8B", **growpage.engine_kwargs(policy="growpage"))
+llm = LLM("Qwen/Qwen3-8B", **growpage.engine_kwargs(min_pages=8))
 """
 
 from growpage._version import __version__

@@ -68,6 +68,13 @@ def test_a_file_comes_after_the_command_line(tmp_path: Path) -> None:
     assert [each.name for each in read_contenders(["full"], file)] == ["full", "fixed", "ours"]
 
 
+def test_a_contender_without_a_policy_is_not_the_default_one(tmp_path: Path) -> None:
+    file = tmp_path / "contenders.yaml"
+    file.write_text("- {name: plain}\n")
+    with pytest.raises(ConfigError, match=r"'plain'.* names no policy"):
+        read_contenders([], file)
+
+
 def test_names_are_told_apart_also_as_files() -> None:
     with pytest.raises(ConfigError, match="'a_b'"):
         read_contenders(["a b=full", "a_b=fixed"])

@@ -73,13 +73,15 @@ class Contender(BaseModel):
         """From a mapping with a ``policy``, an optional ``name``, and settings.
 
         Raises:
-            ConfigError: a setting is unknown or has a wrong value.
+            ConfigError: a setting is unknown or has a wrong value, or there is no policy.
         """
         rest = dict(fields)
+        if "policy" not in rest:
+            raise ConfigError(f"{rest} names no policy; write one as in policy: elastic")
         own = {
             key: rest.pop(key) for key in ("kv_cache_dtype", "pool", "concurrency") if key in rest
         }
-        name = str(rest.pop("name", rest.get("policy")))
+        name = str(rest.pop("name", rest["policy"]))
         settings: dict[str, Any] | None = None
         if rest.get("policy") == PLAIN:
             if len(rest) > 1:
