@@ -23,7 +23,7 @@ def test_a_worker_that_fails_to_compact_stops_the_engine(
     def fail(*args: Any) -> None:
         raise MemoryError("no room for a copy")
 
-    monkeypatch.setattr(engine.runner.budgeter.cache, "compact", fail)
+    monkeypatch.setattr(engine.runner.budgeter, "_compact", fail)
     with pytest.raises(
         PlanError, match=r"could not compress request \S+ from 96 to 64 tokens: Mem"
     ):

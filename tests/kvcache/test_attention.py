@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from growpage.budget.demand import demand_by_head
 from growpage.budget.scores import CacheView, window
+from growpage.budget.selection import fitting_quota, select_by_sorting
 from growpage.compiled import loops
 from growpage.kvcache.layout import LAYOUTS
 from growpage.kvcache.packed import PackedPages
@@ -16,17 +20,22 @@ from growpage.kvcache.paged import PagedCache
 
 compiled = loops()
 pytestmark = pytest.mark.skipif(
-    compiled is None or not compiled.attend, reason="this processor has no matrix unit"
+    compiled is None or not compiled.packed_pages, reason="this processor has no matrix unit"
 )
 
 LAYERS, POOL, HEADS = 3, 7, 2
+ALL = slice(0, LAYERS)
+SAME = 2e-5
+"""Scores that differ by no more of themselves may be in another order."""
 
 
-def cache_of(page: int, dim: int, sharpness: float, seed: int) -> tuple[PagedCache, PackedPages]:
+def cache_of(
+    page: int, dim: int, sharpness: float, seed: int, heads: int = HEADS
+) -> tuple[PagedCache, PackedPages]:
     """Random numbers, between other memory that is no number."""
     generator = torch.Generator().manual_seed(seed)
-    shape = (LAYERS, POOL, HEADS, 2, page * dim)
-    memory = torch.full((LAYERS, POOL + 1, HEADS, 2, page * dim), torch.nan, dtype=torch.bfloat16)
+    shape = (LAYERS, POOL, heads, 2, page * dim)
+    memory = torch.full((LAYERS, POOL + 1, heads, 2, page * dim), torch.nan, dtype=torch.bfloat16)
     memory[:, 1:] = torch.randn(shape, generator=generator) * sharpness
     cache = PagedCache(memory[:, 1:], LAYOUTS["amx"], dim)
     assert cache._packed is not None
@@ -37,26 +46,162 @@ places = st.permutations(range(POOL))
 sizes = st.tuples(st.integers(1, POOL), st.integers(0, 31), st.sampled_from([32, 64, 128]))
 
 
-@settings(max_examples=60, deadline=None)
-@given(places, sizes, st.integers(1, 16), st.integers(1, 6), st.floats(0.1, 6), st.integers(0, 99))
-def test_scores_are_those_of_torch(
-    order: list[int], size: tuple[int, int, int], n: int, group: int, sharpness: float, seed: int
-) -> None:
-    pages, missing, dim = size
-    cache, packed = cache_of(32, dim, sharpness, seed)
-    tokens = max(pages * 32 - missing, n)
-    table, scale = torch.tensor(order[:pages]), dim**-0.5
-    generator = torch.Generator().manual_seed(seed + 1)
-    queries = torch.randn(LAYERS, n, HEADS * group, dim, generator=generator).bfloat16()
-    for layers in (slice(0, LAYERS), slice(1, 2)):
-        found = packed.window_scores(layers, table, tokens, queries[layers], scale)
-        view = CacheView(
-            keys=cache.keys(layers, table)[:, :, :tokens],
-            values=cache.values(layers, table)[:, :, :tokens],
-            scale=scale,
-            window=queries[layers],
+@dataclass(frozen=True)
+class Eviction:
+    """One compression by the score ``window``, and what it is to be of torch's."""
+
+    source: list[int]
+    target: list[int]
+    page: int
+    tokens: int
+    keep: int
+    prefix: int
+    recent: int
+    quota: int
+    dim: int
+    n: int
+    group: int
+    sharpness: float
+    seed: int
+
+    def queries(self) -> tuple[Tensor, Tensor]:
+        """A ring of them, others among it that are no numbers, and the places of the last."""
+        generator = torch.Generator().manual_seed(self.seed + 1)
+        shape = (LAYERS, 3 * self.n, HEADS * self.group, self.dim)
+        ring = torch.full(shape, torch.nan, dtype=torch.bfloat16)
+        start = 1 + self.seed % self.n
+        order = torch.arange(start, start + self.n) % self.n + self.n
+        chosen = torch.randn(LAYERS, self.n, *shape[2:], generator=generator)
+        ring[:, order] = chosen.bfloat16()
+        return ring, order
+
+    def run(self, cache: PagedCache, packed: PackedPages) -> tuple[Tensor, Tensor, Tensor]:
+        """The scores and the survivors by torch, and which tokens are there afterwards."""
+        ring, order = self.queries()
+        table, scale = torch.tensor(self.source), self.dim**-0.5
+        keys = cache.stored_keys(ALL, table)[:, :, : self.tokens].clone()
+        values = cache.stored_values(ALL, table)[:, :, : self.tokens].clone()
+        view = CacheView(keys=keys, values=values, scale=scale, window=ring[:, order])
+        scores = window(view)
+        kept = select_by_sorting(scores, self.keep, self.prefix, self.recent, self.page, self.quota)
+        packed.compact_by_window(
+            table,
+            torch.tensor(self.target),
+            self.tokens,
+            ring,
+            order,
+            scale,
+            self.keep,
+            prefix=self.prefix,
+            recent=self.recent,
+            quota=self.quota,
         )
-        torch.testing.assert_close(found, window(view), rtol=2e-5, atol=1e-8)
+        after = (
+            half[:, :, : self.keep]
+            for half in (
+                cache.stored_keys(ALL, torch.tensor(self.target)),
+                cache.stored_values(ALL, torch.tensor(self.target)),
+            )
+        )
+        return scores, kept, self.found((keys, values), tuple(after))
+
+    @staticmethod
+    def found(before: tuple[Tensor, Tensor], after: tuple[Tensor, ...]) -> Tensor:
+        """Which tokens of ``before [layers, heads, tokens, dim]`` lie ``after``, bit for bit."""
+        old, new = (
+            torch.cat(pair, dim=-1).contiguous().view(torch.int16) for pair in (before, after)
+        )
+        same = (new.unsqueeze(3) == old.unsqueeze(2)).all(dim=-1)
+        assert (same.sum(dim=-1) == 1).all(), "something else than one of the tokens"
+        return same.int().argmax(dim=-1)
+
+
+@st.composite
+def evictions(draw: st.DrawFn) -> Eviction:
+    page = draw(st.sampled_from([32, 64, 96]))
+    source = draw(places)[: draw(st.integers(1, 4))]
+    tokens = len(source) * page - draw(st.integers(0, page - 1))
+    prefix = draw(st.integers(0, tokens))
+    recent = draw(st.integers(0, min(16, tokens - prefix)))
+    keep = draw(st.integers(max(prefix + recent, 1), tokens))
+    quota = fitting_quota(
+        tokens,
+        keep,
+        prefix=prefix,
+        recent=recent,
+        page=page,
+        local_quota=draw(st.integers(0, page)),
+    )
+    filled = -(-keep // page)
+    target = draw(st.sampled_from([source, draw(places)]))[:filled]
+    return Eviction(
+        *(source, target, page, tokens, keep, prefix, recent, quota),
+        dim=draw(st.sampled_from([64, 128])),
+        n=min(draw(st.integers(1, 16)), tokens),
+        group=draw(st.sampled_from([1, 3, 6, 7])),
+        sharpness=draw(st.floats(0.3, 4)),
+        seed=draw(st.integers(0, 99)),
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(evictions())
+def test_survivors_are_those_of_torch(eviction: Eviction) -> None:
+    cache, packed = cache_of(eviction.page, eviction.dim, eviction.sharpness, eviction.seed)
+    scores, expected, found = eviction.run(cache, packed)
+    assert (found.diff(dim=-1) > 0).all(), "ascending"
+    if torch.equal(found, expected):
+        return
+    for row, ours, theirs in zip(
+        scores.flatten(0, 1), found.flatten(0, 1), expected.flatten(0, 1), strict=True
+    ):
+        gained, lost = (
+            row[sorted(set(some.tolist()) - set(others.tolist()))].sort().values
+            for some, others in ((ours, theirs), (theirs, ours))
+        )
+        torch.testing.assert_close(gained, lost, rtol=SAME, atol=0)
+
+
+def test_other_pages_and_what_the_gap_holds_are_left_alone() -> None:
+    eviction = Eviction([5, 2, 0], [5, 2], 32, 90, 50, 4, 8, 2, 64, 8, 3, 1.0, 0)
+    cache, packed = cache_of(32, 64, 1, 0)
+    before = cache.pages.clone()
+    eviction.run(cache, packed)
+    others = [1, 3, 4, 6, 0]
+    assert torch.equal(cache.pages[:, others], before[:, others])
+    gap = cache.stored_keys(ALL, torch.tensor([2]))[:, :, 18:]
+    assert torch.equal(
+        gap, PagedCache(before, LAYOUTS["amx"], 64).stored_keys(ALL, torch.tensor([2]))[:, :, 18:]
+    )
+
+
+@pytest.mark.parametrize("what", [torch.nan, torch.inf, -torch.inf])
+def test_keys_that_are_no_numbers_are_evicted_like_any(what: float) -> None:
+    """A row without scores keeps what it must and fills up with the earliest; others are right."""
+    eviction = Eviction([5, 2, 0], [5, 2], 32, 90, 50, 4, 8, 2, 64, 8, 3, 1.0, 0)
+    cache, packed = cache_of(32, 64, 1, 0)
+    keys = cache.stored_keys(ALL, torch.tensor([2]))
+    keys[1, 0, 3] = what
+    cache.write(ALL, torch.tensor([2]), keys, cache.stored_values(ALL, torch.tensor([2])))
+    scores, expected, found = eviction.run(cache, packed)
+    assert scores[1, 0].isnan().all()
+    earliest = {*range(8), *range(32, 34), *range(64, 66), *range(82, 90)}
+    assert set(found[1, 0].tolist()) >= earliest - set(range(4, 8)) and len(found[1, 0]) == 50
+    same = (found == expected).all(dim=-1)
+    assert same.sum() == LAYERS * HEADS - 1 or same.all()
+    assert same[0].all() and same[2].all() and same[1, 1]
+
+
+def test_values_that_are_no_numbers_go_first() -> None:
+    eviction = Eviction([5, 2, 0], [5, 2], 32, 90, 50, 4, 8, 2, 64, 8, 3, 1.0, 0)
+    cache, packed = cache_of(32, 64, 1, 0)
+    values = cache.stored_values(ALL, torch.tensor([2]))
+    values[:, :, 3] = torch.nan
+    values[:, :, 5] = torch.inf
+    cache.write(ALL, torch.tensor([2]), cache.stored_keys(ALL, torch.tensor([2])), values)
+    _, expected, found = eviction.run(cache, packed)
+    assert torch.equal(found, expected)
+    assert not (found == 35).any() and (found == 37).any(dim=-1).all()
 
 
 @settings(max_examples=60, deadline=None)

@@ -32,9 +32,15 @@ class Rotary:
 
     def unrotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Undo :meth:`rotate`, the table's scale included."""
+        cos, sin = self.inverse(positions)
+        return self._turn(x, cos, -sin)
+
+    def inverse(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines ``[..., rotary_dim / 2]`` of the angles that :meth:`unrotate` turns
+        back by, over the table's scale."""
         cos, sin = self._angles(positions)
         scale = cos.square() + sin.square()
-        return self._turn(x, cos / scale, -sin / scale)
+        return cos / scale, sin / scale
 
     def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         cos, sin = self.cos_sin[positions].float().chunk(2, dim=-1)

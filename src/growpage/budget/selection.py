@@ -39,18 +39,9 @@ def select_survivors(
         ValueError: the prefix and the recent tokens alone exceed ``keep``.
     """
     tokens = scores.shape[-1]
-    always = min(prefix + recent, tokens)
-    if not always <= keep <= tokens:
-        raise ValueError(
-            f"cannot keep {keep} of {tokens} tokens with the first {prefix} and last {recent} fixed"
-        )
-    pages = -(-tokens // page)
-    free = [
-        max(min((i + 1) * page, tokens - recent) - max(i * page, prefix), 0) for i in range(pages)
-    ]
-    quota = min(local_quota, page)
-    while sum(min(quota, each) for each in free) > keep - always:
-        quota -= 1
+    quota = fitting_quota(
+        tokens, keep, prefix=prefix, recent=recent, page=page, local_quota=local_quota
+    )
     compiled = loops() if scores.device.type == "cpu" else None
     if compiled is not None:
         rows = scores.float().reshape(-1, tokens).contiguous()
@@ -59,6 +50,28 @@ def select_survivors(
         compiled("select_rows", rows, len(rows), tokens, keep, *fixed, kept)
         return kept
     return select_by_sorting(scores, keep, prefix, min(recent, tokens), page, quota)
+
+
+def fitting_quota(
+    tokens: int, keep: int, *, prefix: int, recent: int, page: int, local_quota: int
+) -> int:
+    """The largest quota up to ``local_quota`` that fits in ``keep``.
+
+    Arguments and errors are those of :func:`select_survivors`.
+    """
+    always = min(prefix + recent, tokens)
+    if not always <= keep <= tokens:
+        raise ValueError(
+            f"cannot keep {keep} of {tokens} tokens with the first {prefix} and last {recent} fixed"
+        )
+    free = [
+        max(min(start + page, tokens - recent) - max(start, prefix), 0)
+        for start in range(0, tokens, page)
+    ]
+    quota = min(local_quota, page)
+    while sum(min(quota, each) for each in free) > keep - always:
+        quota -= 1
+    return quota
 
 
 def select_by_sorting(

@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from growpage.budget.rope import Rotary
+from growpage.compiled import loops
+
 SHORT, LONG = 0, 1
 
 
@@ -38,6 +41,7 @@ class QuerySummaries:
         """Queries of each slot, those that are only noted among them."""
         self.pending = np.zeros(slots, dtype=np.int64)
         """Queries that are noted and not yet taken in."""
+        self._known_weights: dict[int, tuple[Tensor, Tensor]] = {}
 
     def reset(self, slot: int) -> None:
         """Forget everything about ``slot``."""
@@ -65,12 +69,45 @@ class QuerySummaries:
             raise ValueError(
                 f"slot {slot} has {self.pending[slot]} queries to take in, not {len(queries)}"
             )
-        age = torch.arange(len(queries) - 1, -1, -1, device=self.betas.device)
-        weights = (1 - self.betas).unsqueeze(1) * self.betas.unsqueeze(1) ** age
-        kept = (self.betas ** len(queries)).float().view(2, 1, 1, 1)
-        gained = weights.float() @ queries.flatten(1)
-        self.average[slot].mul_(kept).add_(gained.view_as(self.average[slot]))
+        weights, kept = self._weights(len(queries))
+        gained = weights @ queries.flatten(1)
+        average = self.average[slot]
+        average.mul_(kept.view(2, 1, 1, 1)).add_(gained.view_as(average))
         self.pending[slot] = 0
+
+    def take_in_from(self, window: QueryWindow, slot: int, rotary: Rotary) -> None:
+        """Take in all queries of ``slot`` that are pending, the last ones that ``window`` holds.
+
+        As :meth:`take_in` does, once they are rotated back by their positions.
+        """
+        pending = int(self.pending[slot])
+        if pending == 0:
+            return
+        places, positions = window.places(slot, pending)
+        where = torch.tensor(positions, device=places.device)
+        ring = window.ring
+        suits = ring.device.type == "cpu" and ring.dtype is torch.bfloat16
+        compiled = loops() if suits else None
+        if compiled is None:
+            plain = rotary.unrotate(ring[:, places], where.view(-1, 1))
+            self.take_in(slot, plain.transpose(0, 1))
+            return
+        angles = torch.stack(rotary.inverse(where), dim=1)
+        weights, kept = self._weights(pending)
+        layers, _, *size = ring.shape
+        turn = angles, 2 * angles.shape[-1], int(rotary.neox)
+        at = ring, ring.stride(0), places, pending
+        compiled("take_in", *at, layers, *size, *turn, weights, kept, self.average[slot])
+        self.pending[slot] = 0
+
+    def _weights(self, n: int) -> tuple[Tensor, Tensor]:
+        """What each of ``n`` queries adds to both averages, ``[2, n]``, and what is left of those,
+        ``[2]``."""
+        if n not in self._known_weights:
+            age = torch.arange(n - 1, -1, -1, device=self.betas.device)
+            weights = (1 - self.betas).unsqueeze(1) * self.betas.unsqueeze(1) ** age
+            self._known_weights[n] = weights.float(), (self.betas**n).float()
+        return self._known_weights[n]
 
     def read(self, slot: int) -> Tensor:
         """Both averages of ``slot``, bias-corrected: ``[2, layers, heads, dim]``.
@@ -107,24 +144,37 @@ class QueryWindow:
     ) -> None:
         self.size = size
         self.ring = torch.zeros(layers, slots * size, heads, dim, dtype=dtype, device=device)
-        self._seen = [0] * slots
-        self._next = [0] * slots
+        self._seen = np.zeros(slots, dtype=np.int64)
+        self._next = np.zeros(slots, dtype=np.int64)
 
     def reset(self, slot: int) -> None:
         """Forget everything about ``slot``."""
         self._seen[slot] = 0
 
-    def advance(self, slot: int, position: int, tokens: int) -> None:
-        """Note that the ring now holds the queries of ``tokens`` tokens up to ``position``."""
-        self._seen[slot] += tokens
-        self._next[slot] = position + 1
+    def advance(
+        self, slots: np.ndarray | int, positions: np.ndarray | int, tokens: np.ndarray | int
+    ) -> None:
+        """Note that the ring now holds the queries of ``tokens`` tokens of each of ``slots``, all
+        different, up to ``positions``."""
+        self._seen[slots] += tokens
+        self._next[slots] = positions + 1
+
+    def held(self, slot: int) -> int:
+        """Queries that ``slot`` holds, at most ``size``."""
+        return min(int(self._seen[slot]), self.size)
 
     def read(self, slot: int) -> Tensor:
-        """The queries that ``slot`` holds: ``[layers, n, heads, dim]``, ``n`` at most ``size``."""
-        return self.last(slot, min(self._seen[slot], self.size))[0]
+        """The queries that ``slot`` holds: ``[layers, n, heads, dim]``."""
+        return self.ring[:, self.places(slot, self.held(slot))[0]]
 
-    def last(self, slot: int, n: int) -> tuple[Tensor, range]:
-        """The last ``n`` of them, at most those that it holds, and their positions."""
-        positions = range(self._next[slot] - n, self._next[slot])
+    def places(self, slot: int, n: int) -> tuple[Tensor, range]:
+        """Where in the ring the last ``n`` queries are, ``[n]``, and their positions.
+
+        Args:
+            slot: whose.
+            n: at most those that it holds.
+        """
+        end = int(self._next[slot])
+        positions = range(end - n, end)
         places = [slot * self.size + position % self.size for position in positions]
-        return self.ring[:, places], positions
+        return torch.tensor(places, dtype=torch.long, device=self.ring.device), positions

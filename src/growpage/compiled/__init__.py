@@ -25,6 +25,7 @@ from growpage.cache_folder import cache_folder
 logger = logging.getLogger(f"vllm.{__name__}")
 
 SOURCE = Path(__file__).with_name("loops.cpp")
+HEADERS = sorted(SOURCE.parent.glob("*.h"))
 FLAGS = (
     "-O3",
     "-march=native",
@@ -46,16 +47,16 @@ class Loops:
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
-        self.attend = self._may_use_tiles()
-        """Whether there are those that look at packed pages with the processor's matrix unit."""
+        self.packed_pages = self._may_use_tiles()
+        """Whether there are those for packed pages, which need the processor's matrix unit."""
 
     def __call__(self, name: str, *arguments: Tensor | float) -> None:
         """Call the function ``name``."""
-        self._library[name](*map(_as_c, arguments))
+        getattr(self._library, name)(*map(_as_c, arguments))
 
     def _may_use_tiles(self) -> bool:
         try:
-            return bool(self._library["allow_tiles"]() == 0)
+            return bool(self._library.allow_tiles() == 0)
         except AttributeError:  # compiled for a processor without
             return False
 
@@ -89,7 +90,8 @@ def _library() -> Path:
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         raise RuntimeError("there is no g++")
-    parts = (SOURCE.read_text(), compiler, FLAGS, platform.machine(), _processor())
+    texts = [path.read_text() for path in (SOURCE, *HEADERS)]
+    parts = (texts, compiler, FLAGS, platform.machine(), _processor())
     name = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
     library = cache_folder() / f"loops-{name}.so"
     if not library.exists():

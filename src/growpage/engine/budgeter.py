@@ -20,7 +20,7 @@ from growpage.budget.over_heads import OVER_HEADS
 from growpage.budget.policies import measures_demand, tracks_entropy
 from growpage.budget.rope import Rotary
 from growpage.budget.scores import SCORES, CacheView
-from growpage.budget.selection import select_survivors
+from growpage.budget.selection import fitting_quota, select_survivors
 from growpage.budget.summaries import QuerySummaries, QueryWindow
 from growpage.engine.messages import CompactionPlan, DemandReport
 from growpage.engine.parallel import TensorParallel
@@ -180,10 +180,7 @@ class Budgeter:
             position = (rows.start + rows.tokens)[owner] - back
             places = slots[owner] * size + position % size
         self.step.targets = torch.from_numpy(places).to(self.device)
-        for slot, start, tokens in zip(
-            slots.tolist(), rows.start.tolist(), rows.tokens.tolist(), strict=True
-        ):
-            self.window.advance(slot, start + tokens - 1, tokens)
+        self.window.advance(slots, rows.start + rows.tokens - 1, rows.tokens)
 
     def after_forward(self, rows: StepRows, *, idle: bool = False) -> None:
         """Note the step's decode queries for the summaries.
@@ -221,12 +218,7 @@ class Budgeter:
     def _settle_summaries(self, slot: int) -> None:
         """Take in the queries of ``slot`` that are pending."""
         assert self.rotary is not None and self.summaries is not None
-        pending = int(self.summaries.pending[slot])
-        if pending:
-            queries, span = self.window.last(slot, pending)
-            positions = torch.arange(span.start, span.stop, device=self.device)
-            plain = self.rotary.unrotate(queries, positions.view(-1, 1))
-            self.summaries.take_in(slot, plain.transpose(0, 1))
+        self.summaries.take_in_from(self.window, slot, self.rotary)
 
     def _slots_of(self, request_ids: Sequence[str]) -> np.ndarray:
         return np.array([self._slots[request_id] for request_id in request_ids], dtype=np.int64)
@@ -275,7 +267,7 @@ class Budgeter:
         capacities = [size for size in fewer if size > 0]
         by_head = []
         asked = self.shape.scale, self.config.mass, capacities
-        packed = self.cache.attending(summaries, cached)
+        packed = self.cache.attending
         if packed is not None:
             layers = slice(0, self.shape.layers)
             by_head.append(packed.demand_by_head(layers, table, cached, summaries, *asked))
@@ -318,51 +310,49 @@ class Budgeter:
 
     def _compact(self, plan: CompactionPlan, local_quota: int) -> None:
         assert self.cache is not None
-        slot = self._slots[plan.request_id]
-        table = torch.tensor((*plan.kept, *plan.source), device=self.device)
         page = self.cache.page_tokens
         untouched = len(plan.kept) * page
-        filled = -(-(plan.survivors - untouched) // page)
-        target = torch.tensor(plan.target[:filled], device=self.device)
-        window, summaries = self.window.read(slot), None
-        name = self.config.score
+        filled = plan.target[: -(-(plan.survivors - untouched) // page)]
+        slot, name = self._slots[plan.request_id], self.config.score
         if name in SUMMARY_SCORES:
             assert self.summaries is not None
-            if self.summaries.count[slot] > 0:
-                summaries = self._rotated_summaries(slot, plan.position)
-            else:
+            if self.summaries.count[slot] == 0:
                 name = "window"  # compressed before the first decode: only prompt queries are known
-        survivors = []
-        for scores in self._scores(name, plan, slot, table, window, summaries):
-            survivors.append(
-                select_survivors(
-                    scores,
-                    plan.survivors,
-                    prefix=plan.prefix,
-                    recent=self.config.recent,
-                    page=page,
-                    local_quota=local_quota,
-                )[..., untouched:]
+        rules = {"prefix": plan.prefix, "recent": self.config.recent, "page": page}
+        quota = fitting_quota(plan.tokens, plan.survivors, **rules, local_quota=local_quota)
+        table = torch.tensor((*plan.kept, *plan.source), device=self.device)
+        held = min(self.window.held(slot), plan.tokens)
+        places, _ = self.window.places(slot, held)
+        packed, ring = self.cache.attending, self.window.ring
+        if name == "window" and packed is not None and ring.dtype is torch.bfloat16:
+            packed.compact_by_window(
+                table,
+                torch.tensor((*plan.kept, *filled)),
+                plan.tokens,
+                ring,
+                places,
+                self.shape.scale,
+                plan.survivors,
+                prefix=plan.prefix,
+                recent=self.config.recent,
+                quota=quota,
             )
-        source = torch.tensor(plan.source, device=self.device)
+            return
+        survivors = [
+            select_survivors(scores, plan.survivors, **rules, local_quota=quota)[..., untouched:]
+            for scores in self._scores(name, plan, slot, table, ring[:, places])
+        ]
+        source, target = (
+            torch.tensor(pages, device=self.device) for pages in (plan.source, filled)
+        )
         self.cache.compact(source, target, torch.cat(survivors) - untouched)
 
     def _scores(
-        self,
-        name: ScoreName,
-        plan: CompactionPlan,
-        slot: int,
-        table: Tensor,
-        window: Tensor,
-        summaries: Tensor | None,
+        self, name: ScoreName, plan: CompactionPlan, slot: int, table: Tensor, window: Tensor
     ) -> Iterator[Tensor]:
         """Scores of ``plan``'s tokens by the score ``name``, some layers at a time."""
         assert self.cache is not None
-        packed = self.cache.attending(window, plan.tokens) if name == "window" else None
-        if packed is not None and window.dtype is torch.bfloat16:
-            every = slice(0, self.shape.layers)
-            yield packed.window_scores(every, table, plan.tokens, window, self.shape.scale)
-            return
+        summaries = self._rotated_summaries(slot, plan.position) if name in SUMMARY_SCORES else None
         for layers in self.cache.layer_chunks(plan.tokens):
             yield SCORES[name](
                 CacheView(

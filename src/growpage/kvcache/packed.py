@@ -28,21 +28,18 @@ class PackedPages:
 
     def __init__(self, pages: Tensor, dim: int, loops: Loops) -> None:
         self._loops = loops
-        _, _, self._heads, _, half = pages.shape
+        self._layers, _, self._heads, _, half = pages.shape
         self._page = half // dim
         self._dim = dim
         self._dtype = pages.dtype
-        self._half = half
-        # Of 32-bit and 64-bit words, each two or four numbers.
-        strides = torch.tensor([pages.stride(axis) for axis in (0, 1, 2)])
-        self._strides = {2: strides // 2, 4: strides // 4}
-        self._pages = pages
+        self._halves = pages.select(3, 0), pages.select(3, 1)
+        self._strides = torch.tensor([pages.stride(axis) for axis in (0, 1, 2)])
 
     @classmethod
     def of(cls, pages: Tensor, layout: PageLayout, dim: int) -> PackedPages | None:
-        """The pool, if its pages of head size ``dim`` fit, and loops can be compiled."""
+        """The pool, if its pages of head size ``dim`` fit, and there are loops for them."""
         compiled = loops() if cls.fits(pages, layout, dim) else None
-        return None if compiled is None else cls(pages, dim, compiled)
+        return cls(pages, dim, compiled) if compiled and compiled.packed_pages else None
 
     @staticmethod
     def fits(pages: Tensor, layout: PageLayout, dim: int) -> bool:
@@ -54,9 +51,6 @@ class PackedPages:
             and pages.dtype in (torch.bfloat16, torch.float16)
             and tokens % _TILE == dim % _TILE == 0
             and pages.stride(4) == 1
-            and pages.stride(3) == pages.shape[4]
-            and all(step % 4 == 0 for step in pages.stride()[:3])
-            and pages.data_ptr() % 8 == 0
         )
 
     @property
@@ -68,77 +62,82 @@ class PackedPages:
         """In float32 ``[layers, kv_heads, tokens, dim]``, with a token's numbers apart in memory,
         as a product with queries reads them best."""
         out = self._empty(layers, self._dim, len(table) * self._page)
-        self._read("read_keys", layers, 0, table, self._dim // 2, out)
+        self._read("read_keys", layers, 0, table, out)
         return out.transpose(-1, -2)
 
     def values(self, layers: slice, table: Tensor) -> Tensor:
         """In float32 ``[layers, kv_heads, tokens, dim]``."""
         out = self._empty(layers, len(table) * self._page, self._dim)
-        self._read("read_values", layers, 1, table, self._dim, out)
+        self._read("read_values", layers, 1, table, out)
         return out
 
-    def _read(
-        self, loop: str, layers: slice, half: int, table: Tensor, size: int, out: Tensor
+    def _read(self, loop: str, layers: slice, half: int, table: Tensor, out: Tensor) -> None:
+        rows = len(out) * self._heads, self._heads
+        pages = table.contiguous(), len(table), self._page, self._dim
+        self._loops(loop, self._halves[half][layers], self._strides, *rows, *pages, out)
+
+    @property
+    def attends(self) -> bool:
+        """Whether attention can be looked at in place."""
+        return self.readable and self._dim % (2 * _TILE) == 0
+
+    def compact_by_window(
+        self,
+        source: Tensor,
+        target: Tensor,
+        tokens: int,
+        ring: Tensor,
+        places: Tensor,
+        scale: float,
+        keep: int,
+        *,
+        prefix: int,
+        recent: int,
+        quota: int,
     ) -> None:
-        table = table.contiguous()
-        rows = len(out) * self._heads
-        first = self._pages[layers].select(3, half)
-        self._loops(
-            loop,
-            first,
-            self._strides[2],
-            rows,
-            self._heads,
-            table,
-            len(table),
-            self._page,
-            size,
-            out,
-        )
+        """Keep the best tokens by the score ``window`` of all layers, and move them to ``target``.
 
-    def attends(self, queries: Tensor, tokens: int) -> bool:
-        """Whether attention of ``queries [..., n, query_heads, dim]`` can be looked at in place."""
-        return (
-            self._loops.attend
-            and self.readable
-            and self._dim % (2 * _TILE) == 0
-            and queries.shape[-3] <= tokens
-        )
-
-    def window_scores(
-        self, layers: slice, table: Tensor, tokens: int, queries: Tensor, scale: float
-    ) -> Tensor:
-        """The score ``window``, as :func:`growpage.budget.scores.window` has it.
+        What :func:`growpage.budget.scores.window`,
+        :func:`growpage.budget.selection.select_survivors` and :meth:`move` do one after the other,
+        done head by head while a head's memory is near. Scores differ from torch's by some 1e-5 of
+        themselves, and who survives by that alone. It allocates no more than
+        ``4 * tokens * (n * group + 16 + dim)`` bytes, for one head.
 
         Args:
-            layers: of the cache.
-            table: ``[pages]`` page numbers.
-            tokens: cached in them.
-            queries: ``[layers, n, query_heads, dim]`` of the last ``n`` tokens, in bfloat16.
+            source: ``[pages]`` page numbers.
+            target: page numbers, as many as are filled.
+            tokens: cached in ``source``.
+            ring: ``[layers, places, query_heads, dim]`` queries in bfloat16.
+            places: ``[n]`` where those of the last ``n`` tokens are, in order.
             scale: logit scale, positive.
-
-        Returns:
-            ``[layers, kv_heads, tokens]`` in float32.
+            keep: survivors.
+            prefix: leading tokens that are kept, as are ``recent`` ones.
+            recent: see ``prefix``.
+            quota: tokens kept of each page; it must fit.
         """
-        n = queries.shape[1]
-        grouped = self._by_kv_head(queries)
-        scores = torch.empty(len(grouped), self._heads, tokens)
-        halves = [self._pages[layers].select(3, half) for half in (0, 1)]
-        size = len(grouped) * self._heads, self._heads, table.contiguous(), tokens, self._page
-        group = grouped.shape[3]
         self._loops(
-            "score_window",
-            *halves,
-            self._strides[2],
-            *size,
+            "compact_by_window",
+            *self._halves,
+            self._strides,
+            self._layers * self._heads,
+            self._heads,
+            source.contiguous(),
+            len(source),
+            target.contiguous(),
+            tokens,
+            self._page,
             self._dim,
-            grouped,
-            n,
-            group,
+            ring,
+            ring.stride(0),
+            places,
+            len(places),
+            ring.shape[2] // self._heads,
             float(scale),
-            scores,
+            keep,
+            prefix,
+            recent,
+            quota,
         )
-        return scores
 
     def demand_by_head(
         self,
@@ -161,15 +160,15 @@ class PackedPages:
             mass: of a working set.
             capacities: for which a loss is wanted.
         """
-        grouped = self._by_kv_head(summaries.transpose(0, 1))
+        grouped = self._by_kv_head(summaries.transpose(0, 1)).float()
         group = grouped.shape[3]
         rows = len(grouped) * self._heads
         needed = torch.empty(rows, 2, group, dtype=torch.long)
         lost = torch.empty(rows, group, len(capacities), dtype=torch.double)
         self._loops(
             "measure_rows",
-            self._pages[layers].select(3, 0),
-            self._strides[2],
+            self._halves[0][layers],
+            self._strides,
             rows,
             self._heads,
             table.contiguous(),
@@ -190,45 +189,32 @@ class PackedPages:
         return torch.cat((working_sets, lost), dim=-1).flatten(0, -2)
 
     def _by_kv_head(self, queries: Tensor) -> Tensor:
-        """``[layers, n, query_heads, dim]`` -> ``[layers, kv_heads, n, group, dim]`` in float32."""
-        grouped = queries.float().unflatten(2, (self._heads, -1))
-        return grouped.transpose(1, 2).contiguous()
+        """``[layers, n, query_heads, dim]`` -> ``[layers, kv_heads, n, group, dim]``."""
+        return queries.unflatten(2, (self._heads, -1)).transpose(1, 2).contiguous()
 
     def move(self, source: Tensor, target: Tensor, survivors: Tensor) -> None:
-        """Write the survivors among the tokens of ``source`` to ``target``, in place.
+        """Write the survivors among the tokens of ``source`` to ``target``, bit for bit.
 
         Args:
             source: ``[n]`` page numbers.
-            target: ``[m]`` page numbers, such that :func:`in_order` holds.
+            target: ``[m]`` page numbers, which may be some of ``source``, in any order.
             survivors: ``[layers, kv_heads, k]`` ascending token indices, of all layers.
         """
         rows = survivors.flatten(0, 1).contiguous()
-        for loop, half, numbers, size in (
-            ("move_keys", 0, 2, self._dim // 2),
-            ("move_values", 1, 4, self._dim // _TILE),
-        ):
-            self._loops(
-                loop,
-                self._pages.select(3, half),
-                self._strides[numbers],
-                len(rows),
-                self._heads,
-                source.contiguous(),
-                target.contiguous(),
-                rows,
-                rows.shape[1],
-                self._page,
-                size,
-            )
+        self._loops(
+            "move_rows",
+            *self._halves,
+            self._strides,
+            len(rows),
+            self._heads,
+            source.contiguous(),
+            len(source),
+            target.contiguous(),
+            rows,
+            rows.shape[1],
+            self._page,
+            self._dim,
+        )
 
     def _empty(self, layers: slice, rows: int, columns: int) -> Tensor:
         return torch.empty(layers.stop - layers.start, self._heads, rows, columns)
-
-
-def in_order(source: Sequence[int], target: Sequence[int]) -> bool:
-    """Whether survivors can be moved one after the other without overwriting one that is to come.
-
-    Ascending survivors never move back, so it is enough that no target page comes before itself.
-    """
-    place = {page: index for index, page in enumerate(source)}
-    return all(place.get(page, -1) <= index for index, page in enumerate(target))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from growpage.kvcache.eight_bit import EightBitFloats
 from growpage.kvcache.layout import PageLayout
-from growpage.kvcache.packed import PackedPages, in_order
+from growpage.kvcache.packed import PackedPages
 
 MAX_TEMPORARY_BYTES = 8 << 20
 """What one pass over some layers may allocate; more layers are taken in several passes."""
@@ -58,10 +58,11 @@ class PagedCache:
             return self._packed.values(layers, pages)
         return self.values(layers, pages).float()
 
-    def attending(self, queries: Tensor, tokens: int) -> PackedPages | None:
-        """The pages themselves, if attention of ``queries`` can be looked at where they lie."""
+    @property
+    def attending(self) -> PackedPages | None:
+        """The pages themselves, if attention can be looked at where they lie."""
         packed = self._packed
-        return packed if packed is not None and packed.attends(queries, tokens) else None
+        return packed if packed is not None and packed.attends else None
 
     def compact(self, source: Tensor, target: Tensor, survivors: Tensor) -> None:
         """Move the survivors of all layers to the first places of ``target``, bit for bit.
@@ -74,7 +75,7 @@ class PagedCache:
             survivors: ``[layers, kv_heads, k]`` ascending token indices, ``k`` at most
                 ``m * page_tokens`` and more than one page less.
         """
-        if self._packed is not None and in_order(source.tolist(), target.tolist()):
+        if self._packed is not None:
             self._packed.move(source, target, survivors)
             return
         for layers in self.layer_chunks(len(source) * self.page_tokens):

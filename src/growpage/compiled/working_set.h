@@ -1,0 +1,174 @@
+// How many of the largest weights hold a mass, and what the largest few leave.
+
+#pragma once
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <vector>
+
+namespace growpage {
+
+// Weights are parted in two by a number between the least and the largest, and only the parts in
+// which an answer lies are parted further. Sums are in double.
+class WorkingSet {
+   public:
+    explicit WorkingSet(int64_t tokens) : buffers_{spacious(tokens), spacious(tokens)} {}
+
+    // Of the weights of a row, none negative; lost [questions] is what the largest
+    // capacities [questions] leave.
+    void count(const float* weights, int64_t tokens, double mass, const int64_t* capacities,
+               int64_t questions, int64_t* needed, double* lost) {
+        float low = std::numeric_limits<float>::infinity(), high = 0;
+        int32_t unsound = 0;
+#pragma omp simd reduction(min : low) reduction(max : high) reduction(+ : unsound)
+        for (int64_t i = 0; i < tokens; ++i) {
+            low = std::min(low, weights[i]);
+            high = std::max(high, weights[i]);
+            unsound += std::isnan(weights[i]);
+        }
+        if (unsound > 0) {
+            *needed = 1;
+            std::fill_n(lost, questions, std::numeric_limits<double>::quiet_NaN());
+            return;
+        }
+        asked_ = {mass, capacities, needed, lost};
+        order_.resize(questions + 1);
+        for (int64_t question = 0; question <= questions; ++question) order_[question] = question;
+        answer({weights, tokens, low, high, 0, 0}, 0, order_.data(), order_.data() + order_.size());
+    }
+
+   private:
+    static constexpr int64_t FEW = 16;
+
+    struct Asked {
+        double mass;
+        const int64_t* capacities;
+        int64_t* needed;
+        double* lost;
+    };
+
+    // Some of the weights; all larger ones are so many and hold so much.
+    struct Part {
+        const float* weights;
+        int64_t size;
+        float low, high;
+        int64_t taken;
+        double held;
+    };
+
+    static std::vector<float> spacious(int64_t tokens) { return std::vector<float>(tokens + FEW); }
+
+    // Whether question 0, for the mass, or one for a capacity is answered by weights that are so
+    // many and hold so much.
+    bool enough(int64_t question, int64_t taken, double held) const {
+        return question == 0 ? held >= asked_.mass : taken >= asked_.capacities[question - 1];
+    }
+
+    // Answer the questions from first to last, the answers of which lie in a part.
+    void answer(const Part& part, int depth, int64_t* first, int64_t* last) {
+        if (first == last) return;
+        if (part.size <= FEW || part.low == part.high) {
+            count_one_by_one(part, first, last);
+            return;
+        }
+        const uint32_t low = std::bit_cast<uint32_t>(part.low + 0.0f);  // not minus zero
+        const uint32_t high = std::bit_cast<uint32_t>(part.high);
+        const float limit = std::bit_cast<float>(low + (high - low) / 2);
+        // Each part is read from one buffer and written to the same places of the other.
+        std::vector<float>& into = buffers_[depth % 2];
+        const int64_t at = depth == 0 ? 0 : part.weights - buffers_[(depth + 1) % 2].data();
+        Part upper{into.data() + at, 0, part.high, part.high, part.taken, part.held};
+        Part lower{nullptr, 0, part.low, part.low, 0, 0};
+        const double sum = divide(part, limit, into.data() + at, upper, lower);
+        lower.weights = into.data() + at + upper.size;
+        lower.taken = part.taken + upper.size;
+        lower.held = part.held + sum;
+        int64_t* const middle = std::partition(first, last, [&](int64_t question) {
+            return enough(question, lower.taken, lower.held);
+        });
+        answer(upper, depth + 1, first, middle);
+        answer(lower, depth + 1, middle, last);
+    }
+
+    // Write the weights above the limit to the front, and the others behind them; returns the sum
+    // of the former.
+    static double divide(const Part& part, float limit, float* to, Part& upper, Part& lower) {
+        float* front = to;
+        float* back = to + part.size;
+        double sum = 0;
+#ifdef __AVX512F__
+        const __m512 limits = _mm512_set1_ps(limit);
+        __m512 least = _mm512_set1_ps(upper.high), most = _mm512_set1_ps(lower.low);
+        __m512d sums = _mm512_setzero_pd(), others = sums;
+        for (int64_t i = 0; i < part.size; i += 16) {
+            const __mmask16 there = part.size - i >= 16 ? 0xFFFF : (1 << (part.size - i)) - 1;
+            const __m512 weights = _mm512_maskz_loadu_ps(there, part.weights + i);
+            const __mmask16 above = _mm512_mask_cmp_ps_mask(there, weights, limits, _CMP_GT_OQ);
+            const __mmask16 below = there & ~above;
+            _mm512_mask_compressstoreu_ps(front, above, weights);
+            front += std::popcount(static_cast<uint32_t>(above));
+            back -= std::popcount(static_cast<uint32_t>(below));
+            _mm512_mask_compressstoreu_ps(back, below, weights);
+            least = _mm512_mask_min_ps(least, above, least, weights);
+            most = _mm512_mask_max_ps(most, below, most, weights);
+            const __m512d one = _mm512_cvtps_pd(_mm512_castps512_ps256(weights));
+            const __m512d two = _mm512_cvtps_pd(_mm256_castsi256_ps(
+                _mm512_extracti64x4_epi64(_mm512_castps_si512(weights), 1)));
+            sums = _mm512_mask_add_pd(sums, above, sums, one);
+            others = _mm512_mask_add_pd(others, above >> 8, others, two);
+        }
+        upper.low = _mm512_reduce_min_ps(least);
+        lower.high = _mm512_reduce_max_ps(most);
+        sum = _mm512_reduce_add_pd(_mm512_add_pd(sums, others));
+#else
+        for (int64_t i = 0; i < part.size; ++i) {
+            const float weight = part.weights[i];
+            if (weight > limit) {
+                *front++ = weight;
+                upper.low = std::min(upper.low, weight);
+                sum += weight;
+            } else {
+                *--back = weight;
+                lower.high = std::max(lower.high, weight);
+            }
+        }
+#endif
+        upper.size = front - to;
+        lower.size = part.size - upper.size;
+        return sum;
+    }
+
+    // Largest first, each question from where the one before it ended or from the start.
+    void count_one_by_one(const Part& part, const int64_t* first, const int64_t* last) {
+        float sorted[FEW];
+        const bool equal = part.low == part.high;
+        if (!equal) {
+            std::copy_n(part.weights, part.size, sorted);
+            std::sort(sorted, sorted + part.size, std::greater<float>());
+        }
+        for (; first != last; ++first) {
+            int64_t taken = part.taken;
+            double held = part.held;
+            for (int64_t i = 0; i < part.size && !enough(*first, taken, held); ++i) {
+                held += equal ? part.high : sorted[i];
+                ++taken;
+            }
+            if (*first == 0) *asked_.needed = std::max<int64_t>(taken, 1);
+            else asked_.lost[*first - 1] = std::max(1 - held, 0.0);
+        }
+    }
+
+    Asked asked_{};
+    std::vector<int64_t> order_;
+    std::vector<float> buffers_[2];
+};
+
+}  // namespace growpage
