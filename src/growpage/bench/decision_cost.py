@@ -66,10 +66,13 @@ class Timing:
         return f"{self.median:7.2f} ms  {quartiles}"
 
 
-def timed(action: Callable[[], object], repeats: int) -> Timing:
-    """Time ``action``, after two runs that do not count."""
+def timed(
+    action: Callable[[], object], repeats: int, before: Callable[[], object] = lambda: None
+) -> Timing:
+    """Time ``action``, after two runs that do not count; ``before`` each does not count either."""
     wall, cpu = [], []
     for _ in range(repeats + 2):
+        before()
         start, spent = time.perf_counter(), time.process_time()
         action()
         wall.append(1000 * (time.perf_counter() - start))
@@ -105,10 +108,11 @@ class Bench:
             workers=TensorParallel(),
         )
         isa = _get_attn_isa(dtype, PAGE, shape.head_size)
+        self.fresh = torch.randn(
+            shape.layers, pages, shape.kv_heads, 2, PAGE * shape.head_size, dtype=dtype
+        )
         self.budgeter.cache = PagedCache(
-            torch.randn(
-                shape.layers, pages, shape.kv_heads, 2, PAGE * shape.head_size, dtype=dtype
-            ),
+            self.fresh.clone(),
             cpu_page_layout(isa, PAGE, shape.head_size, dtype),
             shape.head_size,
         )
@@ -147,6 +151,11 @@ class Bench:
         assert report is not None
         report.settle()
 
+    def refill(self) -> None:
+        """Undo what compressions have moved: no two tokens are alike, as in a model's cache."""
+        assert self.budgeter.cache is not None
+        self.budgeter.cache.pages.copy_(self.fresh)
+
     def compact(self, tokens: int) -> None:
         """Evict a page of one request, as at every boundary."""
         pages = tuple(range(tokens // PAGE))
@@ -161,6 +170,11 @@ class Bench:
             position=self.position,
         )
         self.budgeter.compact(plan, PAGE // 4)
+
+    def decide(self, tokens: int) -> None:
+        """Measure one request's demand, then evict a page of it."""
+        self.measure(tokens)
+        self.compact(tokens)
 
 
 @torch.inference_mode()
@@ -191,9 +205,14 @@ def main(
             typer.echo(f"{head}: capture and summaries {step:7.2f} ms a step on average")
             for length in lengths:
                 measured = timed(partial(bench.measure, length), repeats)
-                compacted = timed(partial(bench.compact, length), repeats)
-                typer.echo(f"{head}: measure {length:5d} tokens {measured}")
-                typer.echo(f"{head}: compact {length:5d} tokens {compacted}")
+                compacted = timed(partial(bench.compact, length), repeats, bench.refill)
+                both = timed(partial(bench.decide, length), repeats, bench.refill)
+                for what, timing in (
+                    ("measure", measured),
+                    ("compact", compacted),
+                    ("decide (both)", both),
+                ):
+                    typer.echo(f"{head}: {what:13} {length:5d} tokens {timing}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
-#include <vector>
+#include "aligned.h"
 
 #include "packed_pages.h"
 
@@ -40,7 +40,7 @@ class Tiles {
         config.palette = 1;
         for (int tile = 0; tile < 7; ++tile) {
             config.bytes[tile] = 64;
-            config.rows[tile] = tile == 6 ? TILE : std::min(queries, TILE);
+            config.rows[tile] = tile == 6 ? TILE : std::min((queries + 3) / 4 * 4, TILE);
         }
         finish_writing();
         _tile_loadconfig(&config);
@@ -74,9 +74,7 @@ class Attention {
           parts_(parts),
           tiles_(queries),
           halves_(parts * padded_ * dim),
-          weights_((tokens + TILE - 1) / TILE * padded_ * TILE),
-          most_(padded_ * TILE),
-          sums_(padded_ * TILE),
+          weights_(blocks() * padded_ * TILE),
           shares_(padded_) {}
 
     // Where a part of the queries is to be written: [queries, dim].
@@ -86,53 +84,77 @@ class Attention {
     float share(int64_t query) const { return shares_[query]; }
     int64_t blocks() const { return (tokens_ + TILE - 1) / TILE; }
 
-    // Look at a row's keys. Query i sees the tokens but the last hidden(i); the hidden ones weigh
-    // nothing. The next row's keys are fetched meanwhile.
-    template <typename Hidden>
-    void look(const Row<const Half>& row, float scale, const Hidden& hidden, int64_t most_hidden) {
-        std::fill(most_.begin(), most_.end(), -std::numeric_limits<float>::infinity());
-        std::fill(sums_.begin(), sums_.end(), 0.0f);
+    // Look at a row's keys. Query i sees the tokens but the last hidden(i), at most so many; the
+    // hidden ones weigh nothing. Meanwhile runs between() some times() times.
+    template <typename Hidden, typename Between>
+    void look(const Row<const Half>& row, float scale, const Hidden& hidden, int64_t most_hidden,
+              const Between& between) {
         finish_writing();
-        const int64_t whole = std::max<int64_t>(tokens_ - most_hidden, 0) / TILE;
         for (int64_t block = 0; block < blocks(); ++block) {
-            multiply(row.keys(block * TILE), block);
-            float* products = weights_.data() + block * padded_ * TILE;
-            for (int64_t i = 0; i < queries_; ++i) {
-                __m512 most = _mm512_loadu_ps(&most_[i * TILE]);
-                const __m512 product = _mm512_loadu_ps(products + i * TILE);
-                const __mmask16 seen =
-                    block < whole ? 0xFFFF : first_lanes(tokens_ - hidden(i) - block * TILE);
-                most = _mm512_mask_max_ps(most, seen, most, product);
-                _mm512_storeu_ps(&most_[i * TILE], most);
-            }
+            multiply(row.keys(block * TILE), weights_.data() + block * padded_ * TILE);
         }
+        const int64_t whole = std::max<int64_t>(tokens_ - most_hidden, 0) / TILE;
         // Powers of 2 instead of e: the scale has the difference.
         const __m512 scales = _mm512_set1_ps(scale * 1.44269504f);
-        for (int64_t i = 0; i < queries_; ++i) {
-            const float most = _mm512_reduce_max_ps(_mm512_loadu_ps(&most_[i * TILE]));
-            _mm512_storeu_ps(&most_[i * TILE], _mm512_mul_ps(_mm512_set1_ps(most), scales));
-        }
-        for (int64_t block = 0; block < blocks(); ++block) {
-            float* of = weights_.data() + block * padded_ * TILE;
-            for (int64_t i = 0; i < queries_; ++i) {
-                const __mmask16 seen =
-                    block < whole ? 0xFFFF : first_lanes(tokens_ - hidden(i) - block * TILE);
-                const __m512 power = _mm512_fmsub_ps(_mm512_loadu_ps(of + i * TILE), scales,
-                                                     _mm512_loadu_ps(&most_[i * TILE]));
-                const __m512 weight = _mm512_maskz_mov_ps(seen, power_of_two(power));
-                _mm512_storeu_ps(of + i * TILE, weight);
-                _mm512_storeu_ps(&sums_[i * TILE],
-                                 _mm512_add_ps(_mm512_loadu_ps(&sums_[i * TILE]), weight));
+        for (int64_t first = 0; first < queries_; first += AT_ONCE) {
+            const auto seen = [&](int64_t block, int64_t i) -> __mmask16 {
+                return first_lanes(tokens_ - hidden(first + i) - block * TILE);
+            };
+            float* const of = weights_.data() + first * TILE;
+            __m512 most[AT_ONCE], sum[AT_ONCE];
+            for (int64_t i = 0; i < AT_ONCE; ++i) {
+                most[i] = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+                sum[i] = _mm512_setzero_ps();
             }
-        }
-        for (int64_t i = 0; i < queries_; ++i) {
-            shares_[i] = 1 / _mm512_reduce_add_ps(_mm512_loadu_ps(&sums_[i * TILE]));
+            for (int64_t block = 0; block < whole; ++block) {
+                const float* products = of + block * padded_ * TILE;
+                for (int64_t i = 0; i < AT_ONCE; ++i) {
+                    most[i] = _mm512_max_ps(most[i], _mm512_load_ps(products + i * TILE));
+                }
+            }
+            for (int64_t block = whole; block < blocks(); ++block) {
+                const float* products = of + block * padded_ * TILE;
+                for (int64_t i = 0; i < AT_ONCE; ++i) {
+                    most[i] = _mm512_mask_max_ps(most[i], seen(block, i), most[i],
+                                                 _mm512_load_ps(products + i * TILE));
+                }
+            }
+            for (__m512& each : most) {
+                each = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(each)), scales);
+            }
+            for (int64_t block = 0; block < whole; ++block) {
+                float* products = of + block * padded_ * TILE;
+                for (int64_t i = 0; i < AT_ONCE; ++i) {
+                    const __m512 weight = power_of_two(
+                        _mm512_fmsub_ps(_mm512_load_ps(products + i * TILE), scales, most[i]));
+                    _mm512_store_ps(products + i * TILE, weight);
+                    sum[i] = _mm512_add_ps(sum[i], weight);
+                }
+                between();
+            }
+            for (int64_t block = whole; block < blocks(); ++block) {
+                float* products = of + block * padded_ * TILE;
+                for (int64_t i = 0; i < AT_ONCE; ++i) {
+                    const __m512 power =
+                        _mm512_fmsub_ps(_mm512_load_ps(products + i * TILE), scales, most[i]);
+                    const __m512 weight = _mm512_maskz_mov_ps(seen(block, i), power_of_two(power));
+                    _mm512_store_ps(products + i * TILE, weight);
+                    sum[i] = _mm512_add_ps(sum[i], weight);
+                }
+            }
+            for (int64_t i = 0; i < AT_ONCE; ++i) {
+                shares_[first + i] = 1 / _mm512_reduce_add_ps(sum[i]);
+            }
         }
     }
 
+    // How often look() runs what is to run meanwhile, at least.
+    int64_t times() const { return (queries_ + AT_ONCE - 1) / AT_ONCE * (tokens_ / TILE - 2); }
+
    private:
-    void multiply(const Half* keys, int64_t block) {
-        float* to = weights_.data() + block * padded_ * TILE;
+    static constexpr int64_t AT_ONCE = 4;  // queries that are turned into weights together
+
+    void multiply(const Half* keys, float* to) {
         int64_t row = 0;
         for (; row + 2 * TILE < padded_; row += 3 * TILE) multiply_rows<3>(keys, row, to);
         if (row + TILE < padded_) multiply_rows<2>(keys, row, to);
@@ -181,8 +203,8 @@ class Attention {
 
     int64_t queries_, padded_, dim_, tokens_, parts_;
     Tiles tiles_;
-    std::vector<Half> halves_;
-    std::vector<float> weights_, most_, sums_, shares_;
+    Aligned<Half> halves_;
+    Aligned<float> weights_, shares_;
 };
 
 }  // namespace growpage

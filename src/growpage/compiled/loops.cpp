@@ -28,41 +28,48 @@ namespace {
 // the keys up to its own, largest of the group, mean over the n, times the value norm.
 class WindowScorer {
    public:
-    WindowScorer(const Pool& pool, int64_t tokens, int64_t n, int64_t group, double scale)
-        : tokens_(tokens),
+    WindowScorer(const Table& table, int64_t tokens, int64_t n, int64_t group, double scale)
+        : table_(table),
+          tokens_(tokens),
           n_(n),
           group_(group),
           scale_(scale),
-          attention_(n * group, pool.dim, tokens, 1) {}
+          attention_(n * group, table.dim(), tokens, 1) {}
 
     // Where the row's queries are to be written: [n, group, dim].
     Half* queries() { return attention_.queries(0); }
 
-    // Write the scores of the tokens from the first on.
-    void score(const Row<const Half>& keys, const Row<const Half>& values, int64_t first,
-               float* scores) {
+    // Write the scores of the tokens from the first on. The next row is fetched meanwhile.
+    void score(const Half* keys, const Half* values, int64_t first, Ahead next_keys,
+               Ahead next_values, float* scores) {
         const auto later = [&](int64_t query) { return n_ - 1 - query / group_; };
-        attention_.look(keys, scale_, later, n_ - 1);
+        const int64_t lines = next_keys.lines() / std::max<int64_t>(attention_.times(), 1) + 1;
+        attention_.look({keys, table_}, scale_, later, n_ - 1, [&] {
+            next_keys.fetch(lines);
+            next_values.fetch(lines);
+        });
+        const Row<const Half> row{values, table_};
         for (int64_t block = first / TILE; block < attention_.blocks(); ++block) {
             const float* weights = attention_.weights(block);
             __m512 sum = _mm512_setzero_ps();
             for (int64_t i = 0; i < n_ * group_; i += group_) {
                 __m512 most = _mm512_setzero_ps();
                 for (int64_t query = i; query < i + group_; ++query) {
-                    const __m512 weight = _mm512_loadu_ps(weights + query * TILE);
+                    const __m512 weight = _mm512_load_ps(weights + query * TILE);
                     const __m512 share = _mm512_set1_ps(attention_.share(query));
                     most = _mm512_max_ps(_mm512_mul_ps(weight, share), most);
                 }
                 sum = _mm512_add_ps(sum, most);
             }
             const int64_t at = block * TILE;
-            const __m512 norms = value_norms(values, at, tokens_ - at);
+            const __m512 norms = value_norms(row, at, tokens_ - at);
             const __m512 score = _mm512_mul_ps(sum, _mm512_div_ps(norms, _mm512_set1_ps(n_)));
             _mm512_mask_storeu_ps(scores + at, first_lanes(tokens_ - at), score);
         }
     }
 
    private:
+    const Table& table_;
     int64_t tokens_, n_, group_;
     float scale_;
     Attention attention_;
@@ -90,7 +97,7 @@ void select_rows(const float* scores, int64_t rows, int64_t tokens, int64_t keep
                  int64_t recent, int64_t page, int64_t quota, int64_t* kept) {
     Selector selector(tokens, keep, prefix, recent, page, quota);
     for (int64_t row = 0; row < rows; ++row) {
-        selector.choose(scores + row * tokens, kept + row * keep);
+        std::copy_n(selector.choose(scores + row * tokens), keep, kept + row * keep);
     }
 }
 
@@ -123,9 +130,10 @@ int64_t allow_tiles() {
 void read_keys(const Half* half, const int64_t* strides, int64_t rows, int64_t heads,
                const int64_t* table, int64_t pages, int64_t page, int64_t dim, uint32_t* out) {
     const Pool pool{strides, heads, page, dim};
-    const int64_t tokens = pages * page;
+    const Table places(pool, table, pages);
+    const int64_t tokens = places.tokens();
     for (int64_t row = 0; row < rows; ++row) {
-        const Row<const Half> keys(pool, half, row, table);
+        const Row<const Half> keys{half + pool.offset(row), places};
         for (int64_t first = 0; first < tokens; first += LANES) {
             const Half* line = keys.keys(first);
             uint32_t* to = out + row * dim * tokens + first;
@@ -143,9 +151,10 @@ void read_keys(const Half* half, const int64_t* strides, int64_t rows, int64_t h
 void read_values(const Half* half, const int64_t* strides, int64_t rows, int64_t heads,
                  const int64_t* table, int64_t pages, int64_t page, int64_t dim, uint32_t* out) {
     const Pool pool{strides, heads, page, dim};
-    const int64_t tokens = pages * page;
+    const Table places(pool, table, pages);
+    const int64_t tokens = places.tokens();
     for (int64_t row = 0; row < rows; ++row) {
-        const Row<const Half> values(pool, half, row, table);
+        const Row<const Half> values{half + pool.offset(row), places};
         for (int64_t first = 0; first < tokens; first += 2) {
             const Half* line = values.values(first);
             uint32_t* to = out + (row * tokens + first) * dim;
@@ -180,21 +189,21 @@ void compact_by_window(Half* keys, Half* values, const int64_t* strides, int64_t
                        const int64_t* places, int64_t n, int64_t group, double scale, int64_t keep,
                        int64_t prefix, int64_t recent, int64_t quota) {
     const Pool pool{strides, heads, page, dim};
-    WindowScorer scorer(pool, tokens, n, group, scale);
-    Selector selector(tokens, keep, prefix, recent, page, quota);
     Mover mover(pool, source, pages, target, keep);
-    std::vector<float> scores(tokens);
-    std::vector<int32_t> kept(keep);
+    WindowScorer scorer(mover.source(), tokens, n, group, scale);
+    Selector selector(tokens, keep, prefix, recent, page, quota);
+    Aligned<float> scores(tokens);
     for (int64_t row = 0; row < rows; ++row) {
         for (int64_t i = 0; i < n; ++i) {
             const Half* token = ring + row / heads * stride + places[i] * heads * group * dim;
             std::copy_n(token + row % heads * group * dim, group * dim,
                         scorer.queries() + i * group * dim);
         }
-        scorer.score({pool, keys, row, source}, {pool, values, row, source},
-                     selector.first_scored(), scores.data());
-        selector.choose(scores.data(), kept.data());
-        mover.move(keys, values, row, kept.data());
+        const int64_t offset = pool.offset(row), next = pool.offset(std::min(row + 1, rows - 1));
+        scorer.score(keys + offset, values + offset, selector.first_scored(),
+                     {keys + next, mover.source()}, {values + next, mover.source()},
+                     scores.data());
+        mover.move(keys, values, row, selector.choose(scores.data()));
     }
 }
 
@@ -202,15 +211,16 @@ void compact_by_window(Half* keys, Half* values, const int64_t* strides, int64_t
 // hold the mass, needed [rows, 2, group], and what the largest capacities [questions] of the short
 // one's leave, lost [rows, group, questions].
 void measure_rows(const Half* keys, const int64_t* strides, int64_t rows, int64_t heads,
-                  const int64_t* table, int64_t tokens, int64_t page, int64_t dim,
+                  const int64_t* table, int64_t pages, int64_t tokens, int64_t page, int64_t dim,
                   const float* queries, int64_t group, double scale, double mass,
                   const int64_t* capacities, int64_t questions, int64_t* needed, double* lost) {
     constexpr int64_t PARTS = 3;  // bfloat16 numbers that a float is the sum of
     const Pool pool{strides, heads, page, dim};
+    const Table places(pool, table, pages);
     const int64_t of_row = 2 * group * dim;
     Attention attention(2 * group, dim, tokens, PARTS);
     WorkingSet working_set(tokens);
-    std::vector<float> weights(attention.blocks() * TILE);
+    Aligned<float> weights(attention.blocks() * TILE);
     for (int64_t row = 0; row < rows; ++row) {
         for (int64_t i = 0; i < of_row; ++i) {
             float rest = queries[row * of_row + i];
@@ -219,13 +229,16 @@ void measure_rows(const Half* keys, const int64_t* strides, int64_t rows, int64_
                 rest -= widened(half);
             }
         }
-        attention.look({pool, keys, row, table}, scale, [](int64_t) { return 0; }, 0);
+        Ahead next(keys + pool.offset(std::min(row + 1, rows - 1)), places);
+        attention.look({keys + pool.offset(row), places}, scale, [](int64_t) { return 0; }, 0,
+                       [&] { next.fetch(4); });
         for (int64_t i = 0; i < 2 * group; ++i) {
             const __m512 share = _mm512_set1_ps(attention.share(i));
             for (int64_t block = 0; block < attention.blocks(); ++block) {
                 const __m512 weight = _mm512_loadu_ps(attention.weights(block) + i * TILE);
                 _mm512_storeu_ps(&weights[block * TILE], _mm512_mul_ps(weight, share));
             }
+            next.fetch(next.lines() / (2 * group));
             working_set.count(weights.data(), tokens, mass, capacities, i < group ? questions : 0,
                               needed + row * 2 * group + i, lost + (row * group + i) * questions);
         }

@@ -12,6 +12,8 @@
 #include <numeric>
 #include <vector>
 
+#include "aligned.h"
+
 namespace growpage {
 
 using Half = uint16_t;
@@ -19,7 +21,7 @@ using Half = uint16_t;
 constexpr int64_t LANES = 16;  // 32-bit lanes of a vector: tokens of a block of keys, dims of values
 constexpr int64_t LINE = 32;   // 16-bit numbers in 64 bytes
 
-// Where the pool's rows are.
+// Where a pool's rows are.
 struct Pool {
     const int64_t* strides;  // numbers from one layer, one page, and one head to the next
     int64_t heads, page, dim;
@@ -29,34 +31,79 @@ struct Pool {
     }
 };
 
-// One row's keys or values in the pages of a table.
-template <typename Number>
-class Row {
+// Where the tokens of some pages are, seen from the beginning of any row: of each 16, the first.
+class Table {
    public:
-    Row(const Pool& pool, Number* half, int64_t row, const int64_t* table)
-        : base_(half + pool.offset(row)),
-          table_(table),
-          apart_(pool.strides[1]),
-          page_(pool.page),
-          dim_(pool.dim) {}
-
-    // The first line of 16 tokens' keys; dim / 2 lines follow each other.
-    Number* keys(int64_t token) const {
-        return page_of(token) + token % page_ / LANES * LANES * dim_;
+    Table(const Pool& pool, const int64_t* pages, int64_t count)
+        : page_(pool.page), dim_(pool.dim) {
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t page = pages[i] * pool.strides[1];
+            for (int64_t token = 0; token < page_; token += LANES) {
+                keys_.push_back(page + token * dim_);
+                values_.push_back(page + token / 2 * LINE);
+            }
+        }
     }
 
+    // Of so many pages that follow each other.
+    static Table in_a_row(const Pool& pool, int64_t count) {
+        std::vector<int64_t> pages(count);
+        std::iota(pages.begin(), pages.end(), 0);
+        const int64_t strides[] = {0, pool.page * pool.dim, 0};
+        return {Pool{strides, pool.heads, pool.page, pool.dim}, pages.data(), count};
+    }
+
+    // The first line of the keys of 16 tokens, this one among them; dim / 2 follow each other.
+    int64_t keys(int64_t token) const { return keys_[token >> 4]; }
+
     // The first line of two tokens' values; the next 16 dimensions are value_step() further.
-    Number* values(int64_t token) const { return page_of(token) + token % page_ / 2 * LINE; }
+    int64_t values(int64_t token) const { return values_[token >> 4] + (token >> 1) % 8 * LINE; }
 
     int64_t value_step() const { return page_ * LANES; }
+    int64_t page() const { return page_; }
     int64_t dim() const { return dim_; }
+    int64_t tokens() const { return keys_.size() * LANES; }
 
    private:
-    Number* page_of(int64_t token) const { return base_ + table_[token / page_] * apart_; }
+    int64_t page_, dim_;
+    std::vector<int64_t> keys_, values_;
+};
 
-    Number* base_;
-    const int64_t* table_;
-    int64_t apart_, page_, dim_;
+// One row's keys or values in the pages of a table.
+template <typename Number>
+struct Row {
+    Number* base;
+    const Table& table;
+
+    Number* keys(int64_t token) const { return base + table.keys(token); }
+    Number* values(int64_t token) const { return base + table.values(token); }
+    int64_t value_step() const { return table.value_step(); }
+    int64_t dim() const { return table.dim(); }
+};
+
+// Fetches a row's keys or values into the cache, some lines at a time while others are worked on.
+class Ahead {
+   public:
+    Ahead(const Half* base, const Table& table) : base_(base), table_(table) {}
+
+    void fetch(int64_t lines) {
+        const int64_t size = table_.page() * table_.dim();
+        for (; lines > 0 && token_ < table_.tokens(); --lines) {
+            _mm_prefetch(base_ + table_.keys(token_) + at_, _MM_HINT_T1);
+            at_ += LINE;
+            if (at_ == size) {
+                at_ = 0;
+                token_ += table_.page();
+            }
+        }
+    }
+
+    int64_t lines() const { return table_.tokens() * table_.dim() / LINE; }
+
+   private:
+    const Half* base_;
+    const Table& table_;
+    int64_t token_ = 0, at_ = 0;
 };
 
 inline __mmask16 first_lanes(int64_t count) {
@@ -76,19 +123,24 @@ inline void move_keys(const Row<const Half>& source, const Row<Half>& target, co
         }
         const __mmask16 there = first_lanes(size);
         const __m512i tokens = _mm512_maskz_loadu_epi32(there, kept + first);
-        const __m512i blocks = _mm512_srli_epi32(tokens, 4);  // lanes take their own token's low bits
-        const Half* from[LANES];
-        __mmask16 lanes[LANES];
+        const __m512i blocks = _mm512_srli_epi32(tokens, 4);
+        const Half* from[LANES + 1];
+        __mmask16 lanes[LANES + 1];
         int64_t parts = 0;
         for (__mmask16 left = there; left != 0; left &= ~lanes[parts++]) {
             const int32_t token = kept[first + __builtin_ctz(left)];
             from[parts] = source.keys(token);
             lanes[parts] = _mm512_mask_cmpeq_epi32_mask(left, blocks, _mm512_set1_epi32(token / 16));
         }
+        // Mostly they come from two blocks. Lanes' numbers are their tokens' low bits.
+        if (parts == 1) from[1] = from[0];
+        const __m512i low = _mm512_and_si512(tokens, _mm512_set1_epi32(15));
+        const __m512i two = _mm512_mask_add_epi32(low, ~lanes[0], low, _mm512_set1_epi32(16));
         for (int64_t line = 0; line < source.dim() / 2 * LINE; line += LINE) {
-            __m512i gathered = _mm512_permutexvar_epi32(tokens, _mm512_loadu_si512(from[0] + line));
-            for (int64_t part = 1; part < parts; ++part) {
-                gathered = _mm512_mask_permutexvar_epi32(gathered, lanes[part], tokens,
+            __m512i gathered = _mm512_permutex2var_epi32(_mm512_loadu_si512(from[0] + line), two,
+                                                         _mm512_loadu_si512(from[1] + line));
+            for (int64_t part = 2; part < parts; ++part) {
+                gathered = _mm512_mask_permutexvar_epi32(gathered, lanes[part], low,
                                                          _mm512_loadu_si512(from[part] + line));
             }
             _mm512_mask_storeu_epi32(to + line, there, gathered);
@@ -123,42 +175,42 @@ class Mover {
    public:
     Mover(const Pool& pool, const int64_t* source, int64_t pages, const int64_t* target,
           int64_t count)
-        : pool_(pool), source_(source), target_(target), count_(count), places_(pages) {
-        const int64_t filled = (count + pool.page - 1) / pool.page;
-        for (int64_t i = 0; i < filled && in_place_; ++i) {
-            in_place_ = std::find(source + std::min(i + 1, pages), source + pages, target[i]) ==
-                        source + pages;
+        : pool_(pool),
+          count_(count),
+          source_(pool, source, pages),
+          target_(pool, target, (count + pool.page - 1) / pool.page),
+          copied_(Table::in_a_row(pool, pages)) {
+        for (int64_t i = 0; i * pool.page < count && in_place_; ++i) {
+            const int64_t* later = source + std::min(i + 1, pages);
+            in_place_ = std::find(later, source + pages, target[i]) == source + pages;
         }
-        if (!in_place_) {
-            std::iota(places_.begin(), places_.end(), 0);
-            copy_.resize(pages * pool.page * pool.dim);
-        }
+        if (!in_place_) copy_.resize(pages * pool.page * pool.dim);
     }
+
+    const Table& source() const { return source_; }
 
     // Move the survivors kept [count] of a row.
     void move(Half* keys, Half* values, int64_t row, const int32_t* kept) {
-        move_keys(source(keys, row), {pool_, keys, row, target_}, kept, count_);
-        move_values(source(values, row), {pool_, values, row, target_}, kept, count_);
+        const int64_t offset = pool_.offset(row);
+        move_keys(read(keys + offset), {keys + offset, target_}, kept, count_);
+        move_values(read(values + offset), {values + offset, target_}, kept, count_);
     }
 
    private:
-    Row<const Half> source(const Half* half, int64_t row) {
-        if (in_place_) return {pool_, half, row, source_};
+    Row<const Half> read(const Half* base) {
+        if (in_place_) return {base, source_};
         const int64_t size = pool_.page * pool_.dim;
-        for (size_t i = 0; i < places_.size(); ++i) {
-            const Half* page = half + pool_.offset(row) + source_[i] * pool_.strides[1];
-            std::copy_n(page, size, copy_.data() + i * size);
+        for (int64_t token = 0; token < source_.tokens(); token += pool_.page) {
+            std::copy_n(base + source_.keys(token), size, copy_.data() + token * pool_.dim);
         }
-        const int64_t strides[] = {0, size, 0};
-        return {Pool{strides, 1, pool_.page, pool_.dim}, copy_.data(), 0, places_.data()};
+        return {copy_.data(), copied_};
     }
 
     const Pool pool_;
-    const int64_t *source_, *target_;
     int64_t count_;
+    Table source_, target_, copied_;
     bool in_place_ = true;
-    std::vector<int64_t> places_;
-    std::vector<Half> copy_;
+    Aligned<Half> copy_;
 };
 
 // The norms of the values of 16 tokens, of which there are so many.

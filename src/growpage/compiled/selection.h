@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <limits>
-#include <vector>
+#include "aligned.h"
 
 namespace growpage {
 
@@ -26,15 +27,14 @@ class Selector {
           recent_(std::min(recent, tokens)),
           page_(page),
           quota_(quota),
-          ranks_(tokens),
-          above_(std::min(page, SMALL_PAGE)) {}
+          ranks_(tokens + 4 * LANES),
+          kept_(keep + 1) {}
 
     // Scores of tokens before this one are not looked at: their pages are kept whole.
     int64_t first_scored() const { return prefix_ / page_ * page_; }
 
-    // Write the survivors of scores [tokens], ascending: kept [keep].
-    template <typename Index>
-    void choose(const float* scores, Index* kept) {
+    // The survivors of scores [tokens], ascending: [keep], until the next call.
+    const int32_t* choose(const float* scores) {
         for (int64_t i = 0; i < tokens_; ++i) ranks_[i] = rank_of(scores[i]);
         if (quota_ > 0) {
             for (int64_t first = first_scored(); first < tokens_; first += page_) {
@@ -42,26 +42,20 @@ class Selector {
             }
         }
         std::fill_n(ranks_.begin(), prefix_, CHOSEN);
-        std::fill_n(ranks_.end() - recent_, recent_, CHOSEN);
-        const Cut cut = cut_of(ranks_.data(), tokens_, keep_);
-        int64_t equal = cut.equal;
+        std::fill_n(ranks_.begin() + tokens_ - recent_, recent_, CHOSEN);
+        const int32_t least = choose_best(ranks_.data(), tokens_, keep_);
         int64_t count = 0;
         for (int64_t i = 0; i < tokens_; ++i) {
-            const bool survives = ranks_[i] > cut.rank || (ranks_[i] == cut.rank && equal-- > 0);
-            if (count < keep_) kept[count] = static_cast<Index>(i);
-            count += survives;
+            kept_[count] = static_cast<int32_t>(i);
+            count += ranks_[i] >= least;
         }
+        return kept_.data();
     }
 
    private:
     static constexpr int32_t CHOSEN = std::numeric_limits<int32_t>::max();
-    static constexpr int64_t SMALL_PAGE = 64;
-
-    // The lowest rank that is among the best, and how many of that rank are.
-    struct Cut {
-        int32_t rank;
-        int64_t equal;
-    };
+    static constexpr int LANES = 16;
+    using Lanes [[gnu::vector_size(64)]] = int32_t;
 
     // Larger numbers have larger ranks, none as large as CHOSEN; NaN has the smallest.
     static int32_t rank_of(float score) {
@@ -77,8 +71,9 @@ class Selector {
         return count;
     }
 
-    // Of the best ranks, best of them at least 1.
-    static Cut cut_of(const int32_t* ranks, int64_t size, int64_t best) {
+    // The least rank of the best ones, best of them at least 1. If there are others as good as the
+    // last of these, the earlier ones are marked as chosen, and a higher rank is returned.
+    static int32_t choose_best(int32_t* ranks, int64_t size, int64_t best) {
         int32_t low = CHOSEN, high = std::numeric_limits<int32_t>::min();
         int32_t chosen = 0;
 #pragma omp simd reduction(min : low) reduction(max : high) reduction(+ : chosen)
@@ -88,14 +83,13 @@ class Selector {
             high = std::max(high, open ? ranks[i] : high);
             chosen += !open;
         }
-        if (chosen >= best) return {CHOSEN, best};
-        // At least `best` have the rank low or more, and fewer have more than high: `above` of them.
+        // At least `best` have the rank low or more, and `above`, which are fewer, more than high.
         int64_t above = chosen;
+        if (above >= best) return CHOSEN;
         while (low < high) {
-            const auto middle =
-                static_cast<int32_t>(low + (int64_t{high} - low + 1) / 2);
+            const auto middle = static_cast<int32_t>(low + (int64_t{high} - low + 1) / 2);
             const int64_t count = count_from(ranks, size, middle);
-            if (count == best) return {middle - 1, 0};
+            if (count == best) return middle;
             if (count > best) {
                 low = middle;
             } else {
@@ -103,36 +97,48 @@ class Selector {
                 above = count;
             }
         }
-        return {low, best - above};
+        for (int64_t i = 0; above < best; ++i) {
+            if (ranks[i] == low) {
+                ranks[i] = CHOSEN;
+                ++above;
+            }
+        }
+        return low + 1;
     }
 
     // Mark the best of a page.
     void choose_of_page(int32_t* ranks, int64_t size) {
         const int64_t best = std::min(quota_, size);
-        if (size <= SMALL_PAGE) {
-            // Compare each with each: faster than halving, which waits for every count.
-            std::fill_n(above_.begin(), size, 0);
-            for (int64_t i = 0; i < size; ++i) {
-                const int32_t rank = ranks[i];
-                int32_t* __restrict above = above_.data();
-                for (int32_t j = 0; j < size; ++j) {
-                    above[j] += (rank > ranks[j]) | ((rank == ranks[j]) & (i < j));
-                }
-            }
-            for (int64_t i = 0; i < size; ++i) {
-                ranks[i] = above_[i] < best ? CHOSEN : ranks[i];
-            }
-            return;
-        }
-        const Cut cut = cut_of(ranks, size, best);
-        int64_t equal = cut.equal;
+        if (size <= 2 * LANES && compare_all<2>(ranks, size, best)) return;
+        if (size > 2 * LANES && size <= 4 * LANES && compare_all<4>(ranks, size, best)) return;
+        const int32_t least = choose_best(ranks, size, best);
+        for (int64_t i = 0; i < size; ++i) ranks[i] = ranks[i] >= least ? CHOSEN : ranks[i];
+    }
+
+    // As choose_of_page of at most 16 * BLOCKS, unless some are as good as the last of the best.
+    // Compares each with each: faster than halving, where every step waits for a count.
+    template <int BLOCKS>
+    static bool compare_all(int32_t* ranks, int64_t size, int64_t best) {
+        Lanes mine[BLOCKS], better[BLOCKS] = {};
+        std::memcpy(mine, ranks, sizeof mine);
         for (int64_t i = 0; i < size; ++i) {
-            if (ranks[i] > cut.rank || (ranks[i] == cut.rank && equal-- > 0)) ranks[i] = CHOSEN;
+            for (int block = 0; block < BLOCKS; ++block) better[block] -= ranks[i] > mine[block];
         }
+        const auto limit = static_cast<int32_t>(best), end = static_cast<int32_t>(size);
+        Lanes index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, total{};
+        for (int block = 0; block < BLOCKS; ++block, index += LANES) {
+            const Lanes chosen = (better[block] < limit) & (index < end);
+            mine[block] = chosen ? CHOSEN : mine[block];
+            total -= chosen;
+        }
+        int32_t count = 0;
+        for (int lane = 0; lane < LANES; ++lane) count += total[lane];
+        if (count == limit) std::memcpy(ranks, mine, sizeof mine);
+        return count == limit;
     }
 
     int64_t tokens_, keep_, prefix_, recent_, page_, quota_;
-    std::vector<int32_t> ranks_, above_;
+    Aligned<int32_t> ranks_, kept_;
 };
 
 }  // namespace growpage

@@ -14,6 +14,8 @@
 #include <limits>
 #include <vector>
 
+#include "aligned.h"
+
 namespace growpage {
 
 // Weights are parted in two by a number between the least and the largest, and only the parts in
@@ -64,7 +66,7 @@ class WorkingSet {
         double held;
     };
 
-    static std::vector<float> spacious(int64_t tokens) { return std::vector<float>(tokens + FEW); }
+    static Aligned<float> spacious(int64_t tokens) { return Aligned<float>(tokens + FEW); }
 
     // Whether question 0, for the mass, or one for a capacity is answered by weights that are so
     // many and hold so much.
@@ -83,7 +85,7 @@ class WorkingSet {
         const uint32_t high = std::bit_cast<uint32_t>(part.high);
         const float limit = std::bit_cast<float>(low + (high - low) / 2);
         // Each part is read from one buffer and written to the same places of the other.
-        std::vector<float>& into = buffers_[depth % 2];
+        Aligned<float>& into = buffers_[depth % 2];
         const int64_t at = depth == 0 ? 0 : part.weights - buffers_[(depth + 1) % 2].data();
         Part upper{into.data() + at, 0, part.high, part.high, part.taken, part.held};
         Part lower{nullptr, 0, part.low, part.low, 0, 0};
@@ -97,6 +99,16 @@ class WorkingSet {
         answer(upper, depth + 1, first, middle);
         answer(lower, depth + 1, middle, last);
     }
+
+#ifdef __AVX512F__
+    // Write some lanes one behind the other; returns how many. Not by the instruction that does it
+    // all: it takes several times as long.
+    static int64_t append(float* to, __m512 weights, __mmask16 lanes) {
+        const int count = std::popcount(static_cast<uint32_t>(lanes));
+        _mm512_mask_storeu_ps(to, (1u << count) - 1, _mm512_maskz_compress_ps(lanes, weights));
+        return count;
+    }
+#endif
 
     // Write the weights above the limit to the front, and the others behind them; returns the sum
     // of the former.
@@ -113,10 +125,9 @@ class WorkingSet {
             const __m512 weights = _mm512_maskz_loadu_ps(there, part.weights + i);
             const __mmask16 above = _mm512_mask_cmp_ps_mask(there, weights, limits, _CMP_GT_OQ);
             const __mmask16 below = there & ~above;
-            _mm512_mask_compressstoreu_ps(front, above, weights);
-            front += std::popcount(static_cast<uint32_t>(above));
+            front += append(front, weights, above);
             back -= std::popcount(static_cast<uint32_t>(below));
-            _mm512_mask_compressstoreu_ps(back, below, weights);
+            append(back, weights, below);
             least = _mm512_mask_min_ps(least, above, least, weights);
             most = _mm512_mask_max_ps(most, below, most, weights);
             const __m512d one = _mm512_cvtps_pd(_mm512_castps512_ps256(weights));
@@ -168,7 +179,7 @@ class WorkingSet {
 
     Asked asked_{};
     std::vector<int64_t> order_;
-    std::vector<float> buffers_[2];
+    Aligned<float> buffers_[2];
 };
 
 }  // namespace growpage

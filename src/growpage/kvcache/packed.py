@@ -172,6 +172,7 @@ class PackedPages:
             rows,
             self._heads,
             table.contiguous(),
+            len(table),
             tokens,
             self._page,
             self._dim,
