@@ -40,7 +40,7 @@ class Tiles {
         config.palette = 1;
         for (int tile = 0; tile < 7; ++tile) {
             config.bytes[tile] = 64;
-            config.rows[tile] = tile == 6 ? TILE : std::min((queries + 3) / 4 * 4, TILE);
+            config.rows[tile] = tile == 6 ? TILE : std::min((queries + 7) / 8 * 8, TILE);
         }
         finish_writing();
         _tile_loadconfig(&config);
@@ -152,7 +152,7 @@ class Attention {
     int64_t times() const { return (queries_ + AT_ONCE - 1) / AT_ONCE * (tokens_ / TILE - 2); }
 
    private:
-    static constexpr int64_t AT_ONCE = 4;  // queries that are turned into weights together
+    static constexpr int64_t AT_ONCE = 8;  // queries that are turned into weights together
 
     void multiply(const Half* keys, float* to) {
         int64_t row = 0;

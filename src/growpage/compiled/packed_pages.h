@@ -86,15 +86,16 @@ class Ahead {
    public:
     Ahead(const Half* base, const Table& table) : base_(base), table_(table) {}
 
+    // Fetch the next lines, as many as there are.
     void fetch(int64_t lines) {
-        const int64_t size = table_.page() * table_.dim();
-        for (; lines > 0 && token_ < table_.tokens(); --lines) {
-            _mm_prefetch(base_ + table_.keys(token_) + at_, _MM_HINT_T1);
-            at_ += LINE;
-            if (at_ == size) {
-                at_ = 0;
+        for (; lines > 0; --lines, at_ += LINE) {
+            if (at_ == end_) {
+                if (token_ == table_.tokens()) return;
+                at_ = base_ + table_.keys(token_);
+                end_ = at_ + table_.page() * table_.dim();
                 token_ += table_.page();
             }
+            _mm_prefetch(at_, _MM_HINT_T1);
         }
     }
 
@@ -103,7 +104,8 @@ class Ahead {
    private:
     const Half* base_;
     const Table& table_;
-    int64_t token_ = 0, at_ = 0;
+    const Half *at_ = nullptr, *end_ = nullptr;
+    int64_t token_ = 0;
 };
 
 inline __mmask16 first_lanes(int64_t count) {

@@ -28,15 +28,16 @@ class WorkingSet {
     // capacities [questions] leave.
     void count(const float* weights, int64_t tokens, double mass, const int64_t* capacities,
                int64_t questions, int64_t* needed, double* lost) {
-        float low = std::numeric_limits<float>::infinity(), high = 0;
-        int32_t unsound = 0;
-#pragma omp simd reduction(min : low) reduction(max : high) reduction(+ : unsound)
+        // The bits of numbers from 0 on are in their order, those of what is no number above all.
+        constexpr int32_t INFINITE = 0x7F800000, UNSIGNED = 0x7FFFFFFF;
+        int32_t low = UNSIGNED, high = 0;
+#pragma omp simd reduction(min : low) reduction(max : high)
         for (int64_t i = 0; i < tokens; ++i) {
-            low = std::min(low, weights[i]);
-            high = std::max(high, weights[i]);
-            unsound += std::isnan(weights[i]);
+            const int32_t bits = std::bit_cast<int32_t>(weights[i]) & UNSIGNED;
+            low = std::min(low, bits);
+            high = std::max(high, bits);
         }
-        if (unsound > 0) {
+        if (high > INFINITE) {
             *needed = 1;
             std::fill_n(lost, questions, std::numeric_limits<double>::quiet_NaN());
             return;
@@ -44,7 +45,8 @@ class WorkingSet {
         asked_ = {mass, capacities, needed, lost};
         order_.resize(questions + 1);
         for (int64_t question = 0; question <= questions; ++question) order_[question] = question;
-        answer({weights, tokens, low, high, 0, 0}, 0, order_.data(), order_.data() + order_.size());
+        const Part all{weights, tokens, std::bit_cast<float>(low), std::bit_cast<float>(high), 0, 0};
+        answer(all, 0, order_.data(), order_.data() + order_.size());
     }
 
    private:
@@ -81,9 +83,8 @@ class WorkingSet {
             count_one_by_one(part, first, last);
             return;
         }
-        const uint32_t low = std::bit_cast<uint32_t>(part.low + 0.0f);  // not minus zero
-        const uint32_t high = std::bit_cast<uint32_t>(part.high);
-        const float limit = std::bit_cast<float>(low + (high - low) / 2);
+        const auto low = std::bit_cast<int32_t>(part.low), high = std::bit_cast<int32_t>(part.high);
+        const auto limit = std::bit_cast<float>(low + (high - low) / 2);
         // Each part is read from one buffer and written to the same places of the other.
         Aligned<float>& into = buffers_[depth % 2];
         const int64_t at = depth == 0 ? 0 : part.weights - buffers_[(depth + 1) % 2].data();
