@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from growpage.budget.rope import Rotary
 from growpage.budget.summaries import LONG, SHORT, QuerySummaries, QueryWindow
 
 LAYERS, HEADS, DIM = 2, 3, 4
@@ -187,3 +188,36 @@ def test_summaries_that_have_lapsed_start_afresh() -> None:
     see(kept, 0, queries(5, seed=2))
     torch.testing.assert_close(kept.read(0)[LONG], closed_form(queries(5, seed=2), 0.999).float())
     assert kept.count.tolist() == [5, 20], "the other slot has missed nothing"
+
+
+@pytest.mark.parametrize("neox", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(("dim", "rotary_dim"), [(32, 32), (128, 128), (64, 32), (48, 48)])
+def test_queries_are_taken_from_the_window_as_one_by_one(
+    dim: int, rotary_dim: int, dtype: torch.dtype, neox: bool
+) -> None:
+    """Compiled or not, in any number at once, also where the ring has come round."""
+    size, slot = 8, 1
+    angles = torch.outer(torch.arange(200.0), 50.0 ** -torch.linspace(0, 1, rotary_dim // 2))
+    rotary = Rotary(1.2 * torch.cat((angles.cos(), angles.sin()), dim=-1), neox)
+    generator = torch.Generator().manual_seed(0)
+    seen = torch.randn(LAYERS, 40, HEADS, dim, generator=generator).to(dtype)
+    positions = torch.arange(100, 140)
+    window = QueryWindow(3, LAYERS, HEADS, dim, size=size, dtype=dtype)
+    window.ring.fill_(torch.nan)
+    kept, plain = (QuerySummaries(3, LAYERS, HEADS, dim, betas=BETAS) for _ in range(2))
+    done = 0
+    for count in (1, 8, 3, 7, 0, 5, 8, 8):
+        for index in range(done, done + count):
+            window.ring[:, slot * size + int(positions[index]) % size] = seen[:, index]
+            window.advance(slot, int(positions[index]), 1)
+            for summaries_ in (kept, plain):
+                summaries_.note(np.array([slot]))
+        kept.take_in_from(window, slot, rotary)
+        queries_ = seen[:, done : done + count]
+        turned = rotary.unrotate(queries_, positions[done : done + count].view(-1, 1))
+        plain.take_in(slot, turned.transpose(0, 1))
+        done += count
+        torch.testing.assert_close(kept.read(slot), plain.read(slot), rtol=1e-5, atol=1e-6)
+    assert done == 40 and kept.pending[slot] == 0
+    assert not kept.average[[0, 2]].any(), "the other slots have seen nothing"

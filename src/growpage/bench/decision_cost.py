@@ -196,13 +196,14 @@ def main(
             # Means matter: what is put off for some steps is done in one of them.
             captured = timed(bench.capture, repeats)
             typer.echo(f"{head}: capture of {REQUESTS} requests {captured}")
-            start = time.perf_counter()
+            start, spent = time.perf_counter(), time.process_time()
             steps = 4 * config.window
             for _ in range(steps):
                 bench.capture()
                 bench.take_in()
             step = 1000 * (time.perf_counter() - start) / steps
-            typer.echo(f"{head}: capture and summaries {step:7.2f} ms a step on average")
+            cpu = 1000 * (time.process_time() - spent) / steps
+            typer.echo(f"{head}: capture and summaries {step:.2f} ms a step (CPU {cpu:.2f})")
             for length in lengths:
                 measured = timed(partial(bench.measure, length), repeats)
                 compacted = timed(partial(bench.compact, length), repeats, bench.refill)

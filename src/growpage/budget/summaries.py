@@ -86,18 +86,17 @@ class QuerySummaries:
         places, positions = window.places(slot, pending)
         where = torch.tensor(positions, device=places.device)
         ring = window.ring
-        suits = ring.device.type == "cpu" and ring.dtype is torch.bfloat16
-        compiled = loops() if suits else None
+        compiled = loops() if _suits_loops(ring, rotary) else None
         if compiled is None:
             plain = rotary.unrotate(ring[:, places], where.view(-1, 1))
             self.take_in(slot, plain.transpose(0, 1))
             return
         angles = torch.stack(rotary.inverse(where), dim=1)
         weights, kept = self._weights(pending)
-        layers, _, *size = ring.shape
-        turn = angles, 2 * angles.shape[-1], int(rotary.neox)
+        layers, _, heads, dim = ring.shape
         at = ring, ring.stride(0), places, pending
-        compiled("take_in", *at, layers, *size, *turn, weights, kept, self.average[slot])
+        sizes = layers, heads, dim
+        compiled("take_in", *at, *sizes, angles, weights, kept, self.average[slot])
         self.pending[slot] = 0
 
     def _weights(self, n: int) -> tuple[Tensor, Tensor]:
@@ -178,3 +177,15 @@ class QueryWindow:
         positions = range(end - n, end)
         places = [slot * self.size + position % self.size for position in positions]
         return torch.tensor(places, dtype=torch.long, device=self.ring.device), positions
+
+
+def _suits_loops(ring: Tensor, rotary: Rotary) -> bool:
+    """Whether queries in ``ring [..., dim]`` are stored and rotated as compiled loops take them."""
+    dim = ring.shape[-1]
+    return (
+        ring.device.type == "cpu"
+        and ring.dtype is torch.bfloat16
+        and rotary.neox
+        and rotary.cos_sin.shape[-1] == dim
+        and dim % 32 == 0
+    )

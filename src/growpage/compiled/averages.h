@@ -1,70 +1,63 @@
-// Moving averages of queries, rotated back to where they were before RoPE.
+// Moving averages of queries, turned back to where they were before RoPE.
 
 #pragma once
 
-#include <bit>
 #include <cstdint>
-#include <vector>
+#include <cstring>
 
 namespace growpage {
 
-// Adds queries of one head to its averages, or of many heads one after the other.
-class Averager {
-   public:
-    // Angles [count, 2, rotated / 2] are the cosines and sines by which queries are turned back.
-    Averager(const float* angles, int64_t count, int64_t dim, int64_t rotated, bool neox)
-        : angles_(angles), count_(count), dim_(dim), half_(rotated / 2), neox_(neox), plain_(dim) {}
+constexpr int64_t TOGETHER = 16;  // dimensions that are worked on at once
+using Floats [[gnu::vector_size(64)]] = float;
+using Words [[gnu::vector_size(64)]] = uint32_t;
+using Halves [[gnu::vector_size(32)]] = uint16_t;
 
-    // Turn to averages [2], `apart` numbers from each other: kept [2] times themselves, and
-    // weights [2, count] times queries [count] in bfloat16.
-    void take_in(const uint16_t* const* queries, int64_t offset, const float* weights,
-                 const float* kept, float* averages, int64_t apart) {
-        float* __restrict one = averages;
-        float* __restrict two = averages + apart;
-#pragma omp simd
-        for (int64_t i = 0; i < dim_; ++i) {
-            one[i] *= kept[0];
-            two[i] *= kept[1];
-        }
-        for (int64_t query = 0; query < count_; ++query) {
-            turn_back(queries[query] + offset, angles_ + query * 2 * half_);
-            const float a = weights[query], b = weights[count_ + query];
-            const float* __restrict plain = plain_.data();
-#pragma omp simd
-            for (int64_t i = 0; i < dim_; ++i) {
-                one[i] += a * plain[i];
-                two[i] += b * plain[i];
+inline Floats read_floats(const float* from) {
+    Floats floats;
+    std::memcpy(&floats, from, sizeof floats);
+    return floats;
+}
+
+// Of bfloat16 numbers.
+inline Floats read_halves(const uint16_t* from) {
+    Halves halves;
+    std::memcpy(&halves, from, sizeof halves);
+    return reinterpret_cast<Floats>(__builtin_convertvector(halves, Words) << 16);
+}
+
+// Takes queries in bfloat16 into the averages of head after head.
+struct Averager {
+    int64_t count, dim;    // a dimension is turned together with the one half of dim further
+    const float* angles;   // [count, 2, dim / 2] cosines and sines by which they are turned back
+    const float* weights;  // [2, count] what each adds to the two averages
+    const float* kept;     // [2] what is left of these
+
+    // The queries of one head [count], and its averages.
+    void take_in(const uint16_t* const* queries, int64_t offset, float* one, float* two) const {
+        const int64_t half = dim / 2;
+        for (int64_t at = 0; at < half; at += TOGETHER) {
+            Floats one_low = kept[0] * read_floats(one + at);
+            Floats one_high = kept[0] * read_floats(one + at + half);
+            Floats two_low = kept[1] * read_floats(two + at);
+            Floats two_high = kept[1] * read_floats(two + at + half);
+            for (int64_t i = 0; i < count; ++i) {
+                const Floats cos = read_floats(angles + i * dim + at);
+                const Floats sin = read_floats(angles + i * dim + half + at);
+                const Floats low = read_halves(queries[i] + offset + at);
+                const Floats high = read_halves(queries[i] + offset + half + at);
+                const Floats plain_low = low * cos + high * sin;
+                const Floats plain_high = high * cos - low * sin;
+                one_low += weights[i] * plain_low;
+                one_high += weights[i] * plain_high;
+                two_low += weights[count + i] * plain_low;
+                two_high += weights[count + i] * plain_high;
             }
+            std::memcpy(one + at, &one_low, sizeof one_low);
+            std::memcpy(one + at + half, &one_high, sizeof one_high);
+            std::memcpy(two + at, &two_low, sizeof two_low);
+            std::memcpy(two + at + half, &two_high, sizeof two_high);
         }
     }
-
-   private:
-    static float widened(uint16_t half) { return std::bit_cast<float>(uint32_t{half} << 16); }
-
-    void turn_back(const uint16_t* query, const float* angles) {
-        const float *cos = angles, *sin = angles + half_;
-        float* __restrict plain = plain_.data();
-        if (neox_) {
-#pragma omp simd
-            for (int64_t i = 0; i < half_; ++i) {
-                const float a = widened(query[i]), b = widened(query[i + half_]);
-                plain[i] = a * cos[i] + b * sin[i];
-                plain[i + half_] = b * cos[i] - a * sin[i];
-            }
-        } else {
-            for (int64_t i = 0; i < half_; ++i) {
-                const float a = widened(query[2 * i]), b = widened(query[2 * i + 1]);
-                plain[2 * i] = a * cos[i] + b * sin[i];
-                plain[2 * i + 1] = b * cos[i] - a * sin[i];
-            }
-        }
-        for (int64_t i = 2 * half_; i < dim_; ++i) plain[i] = widened(query[i]);
-    }
-
-    const float* angles_;
-    int64_t count_, dim_, half_;
-    bool neox_;
-    std::vector<float> plain_;
 };
 
 }  // namespace growpage

@@ -101,20 +101,21 @@ void select_rows(const float* scores, int64_t rows, int64_t tokens, int64_t keep
     }
 }
 
-// Take queries in bfloat16, one for each place [count] of a ring [layers, places, heads, dim], into
-// averages [2, layers, heads, dim].
+// Take queries in bfloat16, one for each place [count] of a ring [layers, places, heads, dim] with
+// the layers a stride apart, into averages [2, layers, heads, dim]. Others are as Averager has them;
+// dim must be a multiple of 32.
 void take_in(const uint16_t* ring, int64_t stride, const int64_t* places, int64_t count,
-             int64_t layers, int64_t heads, int64_t dim, const float* angles, int64_t rotated,
-             int64_t neox, const float* weights, const float* kept, float* averages) {
-    Averager averager(angles, count, dim, rotated, neox);
+             int64_t layers, int64_t heads, int64_t dim, const float* angles,
+             const float* weights, const float* kept, float* averages) {
+    const Averager averager{count, dim, angles, weights, kept};
     std::vector<const uint16_t*> queries(count);
     for (int64_t layer = 0; layer < layers; ++layer) {
         for (int64_t i = 0; i < count; ++i) {
             queries[i] = ring + layer * stride + places[i] * heads * dim;
         }
         for (int64_t head = 0; head < heads; ++head) {
-            averager.take_in(queries.data(), head * dim, weights, kept,
-                             averages + (layer * heads + head) * dim, layers * heads * dim);
+            float* one = averages + (layer * heads + head) * dim;
+            averager.take_in(queries.data(), head * dim, one, one + layers * heads * dim);
         }
     }
 }

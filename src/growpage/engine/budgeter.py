@@ -179,7 +179,7 @@ class Budgeter:
             self.step.rows = torch.from_numpy(ends[owner] - back).to(self.device)
             position = (rows.start + rows.tokens)[owner] - back
             places = slots[owner] * size + position % size
-        self.step.targets = torch.from_numpy(places).to(self.device)
+        self.step.targets, self.step.count = torch.from_numpy(places).to(self.device), len(places)
         self.window.advance(slots, rows.start + rows.tokens - 1, rows.tokens)
 
     def after_forward(self, rows: StepRows, *, idle: bool = False) -> None:

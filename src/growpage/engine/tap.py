@@ -37,6 +37,8 @@ class CaptureStep:
 
     targets: Tensor | None = None
     """``[n]`` places in the ring."""
+    count: int = 0
+    """``n``."""
     rows: Tensor | None = None
     """``[n]`` rows of the query; none for the first ``n``, as in a step of decodes only."""
 
@@ -51,8 +53,8 @@ class QueryTap:
 
     def record(self, query: Tensor) -> None:
         """Keep the step's queries of ``query [tokens, heads, dim]``."""
-        targets, rows = self.step.targets, self.step.rows
-        if targets is None:
+        step = self.step
+        if step.targets is None:
             return
-        kept = query[: len(targets)] if rows is None else query.index_select(0, rows)
-        self.ring.index_copy_(0, targets, kept.view(-1, *self.ring.shape[1:]))
+        kept = query[: step.count] if step.rows is None else query.index_select(0, step.rows)
+        self.ring.index_copy_(0, step.targets, kept.view(-1, *self.ring.shape[1:]))
