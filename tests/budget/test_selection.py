@@ -57,7 +57,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    page = draw(st.sampled_from([4, 8, 32]))
+    page = draw(st.sampled_from([4, 8, 32, 64, 80]))
     tokens = draw(st.integers(1, 5 * page))
     prefix = draw(st.integers(0, tokens))
     recent = draw(st.integers(0, tokens + 2 - prefix))

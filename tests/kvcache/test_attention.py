@@ -219,12 +219,12 @@ def test_demand_is_that_of_torch(
     pages, missing, dim = size
     cache, packed = cache_of(32, dim, sharpness, seed)
     tokens = max(pages * 32 - missing, 2)
-    table, scale, layers = torch.tensor(order[:pages]), dim**-0.5, slice(0, LAYERS)
+    table, scale = torch.tensor(order[:pages]), dim**-0.5
     generator = torch.Generator().manual_seed(seed + 1)
     summaries = torch.randn(2, LAYERS, HEADS * group, dim, generator=generator)
     capacities = [tokens // 2, tokens]
-    found = packed.demand_by_head(layers, table, tokens, summaries, scale, mass, capacities)
-    keys = cache.float_keys(layers, table)[:, :, :tokens]
+    found = packed.demand_by_head(table, tokens, summaries, scale, mass, capacities)
+    keys = cache.float_keys(ALL, table)[:, :, :tokens]
     expected = demand_by_head(summaries, keys, scale, mass, capacities)
     # A sum that is within rounding of the mass may need one key more or fewer.
     different = (found[:, :2] != expected[:, :2]).sum()
@@ -237,8 +237,6 @@ def test_keys_that_are_no_numbers_are_reported_by_the_demand() -> None:
     cache, packed = cache_of(32, 32, 1, 0)
     cache.pages[0, 2, 0, 0] = torch.nan
     summaries = torch.ones(2, LAYERS, HEADS, 32)
-    found = packed.demand_by_head(
-        slice(0, LAYERS), torch.tensor([2, 3]), 40, summaries, 0.2, 0.9, [20]
-    )
+    found = packed.demand_by_head(torch.tensor([2, 3]), 40, summaries, 0.2, 0.9, [20])
     assert found[0, 3].isnan()
     assert not found[1:, 3].isnan().any()

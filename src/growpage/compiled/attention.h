@@ -84,8 +84,8 @@ class Attention {
     float share(int64_t query) const { return shares_[query]; }
     int64_t blocks() const { return (tokens_ + TILE - 1) / TILE; }
 
-    // Look at a row's keys. Query i sees the tokens but the last hidden(i), at most so many; the
-    // hidden ones weigh nothing. Meanwhile runs between() some times() times.
+    // Look at a row's keys. Query i sees the tokens but the last hidden(i), at most most_hidden;
+    // those weigh nothing. Runs between() from time to time, in all times() times or more.
     template <typename Hidden, typename Between>
     void look(const Row<const Half>& row, float scale, const Hidden& hidden, int64_t most_hidden,
               const Between& between) {
@@ -148,8 +148,9 @@ class Attention {
         }
     }
 
-    // How often look() runs what is to run meanwhile, at least.
-    int64_t times() const { return (queries_ + AT_ONCE - 1) / AT_ONCE * (tokens_ / TILE - 2); }
+    int64_t times() const {
+        return (queries_ + AT_ONCE - 1) / AT_ONCE * std::max<int64_t>(tokens_ / TILE - 2, 0);
+    }
 
    private:
     static constexpr int64_t AT_ONCE = 8;  // queries that are turned into weights together
@@ -186,16 +187,20 @@ class Attention {
         }
         _tile_stored(0, to + row * TILE, TILE * sizeof(float));
         if constexpr (TIMES > 1) _tile_stored(1, to + (row + TILE) * TILE, TILE * sizeof(float));
-        if constexpr (TIMES > 2) _tile_stored(2, to + (row + 2 * TILE) * TILE, TILE * sizeof(float));
+        if constexpr (TIMES > 2) {
+            _tile_stored(2, to + (row + 2 * TILE) * TILE, TILE * sizeof(float));
+        }
     }
 
     // 2 to numbers that are at most 0, to 2e-7 of itself.
     static __m512 power_of_two(__m512 number) {
         const auto constant = [](float value) { return _mm512_set1_ps(value); };
-        const __m512 whole = _mm512_roundscale_ps(number, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        const __m512 whole =
+            _mm512_roundscale_ps(number, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         const __m512 rest = _mm512_sub_ps(number, whole);
         __m512 sum = constant(1.326472712e-3f);  // least largest error from -1/2 to 1/2
-        for (float next : {9.671512645e-3f, 5.550733743e-2f, 2.402224209e-1f, 6.931469776e-1f, 1.0f}) {
+        for (float next :
+             {9.671512645e-3f, 5.550733743e-2f, 2.402224209e-1f, 6.931469776e-1f, 1.0f}) {
             sum = _mm512_fmadd_ps(sum, rest, constant(next));
         }
         return _mm512_scalef_ps(sum, whole);

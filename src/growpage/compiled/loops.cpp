@@ -102,8 +102,8 @@ void select_rows(const float* scores, int64_t rows, int64_t tokens, int64_t keep
 }
 
 // Take queries in bfloat16, one for each place [count] of a ring [layers, places, heads, dim] with
-// the layers a stride apart, into averages [2, layers, heads, dim]. Others are as Averager has them;
-// dim must be a multiple of 32.
+// the layers a stride apart, into averages [2, layers, heads, dim]; dim must be a multiple of 32.
+// The rest is as Averager has it.
 void take_in(const uint16_t* ring, int64_t stride, const int64_t* places, int64_t count,
              int64_t layers, int64_t heads, int64_t dim, const float* angles,
              const float* weights, const float* kept, float* averages) {
@@ -208,23 +208,25 @@ void compact_by_window(Half* keys, Half* values, const int64_t* strides, int64_t
     }
 }
 
-// For queries [rows, 2, group, dim], the short summary's first: how many of the largest weights
-// hold the mass, needed [rows, 2, group], and what the largest capacities [questions] of the short
-// one's leave, lost [rows, group, questions].
+// Of summaries [2, rows, group, dim], the short one first: for each row and member of its group,
+// how many of the largest weights of the short and of the long one hold the mass, the difference,
+// and what the largest capacities [questions] of the short one's leave, in
+// out [rows, group, 3 + questions].
 void measure_rows(const Half* keys, const int64_t* strides, int64_t rows, int64_t heads,
                   const int64_t* table, int64_t pages, int64_t tokens, int64_t page, int64_t dim,
-                  const float* queries, int64_t group, double scale, double mass,
-                  const int64_t* capacities, int64_t questions, int64_t* needed, double* lost) {
+                  const float* summaries, int64_t group, double scale, double mass,
+                  const int64_t* capacities, int64_t questions, double* out) {
     constexpr int64_t PARTS = 3;  // bfloat16 numbers that a float is the sum of
     const Pool pool{strides, heads, page, dim};
     const Table places(pool, table, pages);
-    const int64_t of_row = 2 * group * dim;
+    const int64_t size = group * dim;
     Attention attention(2 * group, dim, tokens, PARTS);
     WorkingSet working_set(tokens);
     Aligned<float> weights(attention.blocks() * TILE);
+    std::vector<int64_t> needed(2 * group);
     for (int64_t row = 0; row < rows; ++row) {
-        for (int64_t i = 0; i < of_row; ++i) {
-            float rest = queries[row * of_row + i];
+        for (int64_t i = 0; i < 2 * size; ++i) {
+            float rest = summaries[(i / size * rows + row) * size + i % size];
             for (int64_t part = 0; part < PARTS; ++part) {
                 const Half half = attention.queries(part)[i] = rounded(rest);
                 rest -= widened(half);
@@ -233,15 +235,26 @@ void measure_rows(const Half* keys, const int64_t* strides, int64_t rows, int64_
         Ahead next(keys + pool.offset(std::min(row + 1, rows - 1)), places);
         attention.look({keys + pool.offset(row), places}, scale, [](int64_t) { return 0; }, 0,
                        [&] { next.fetch(4); });
+        double* const figures = out + row * group * (3 + questions);
         for (int64_t i = 0; i < 2 * group; ++i) {
             const __m512 share = _mm512_set1_ps(attention.share(i));
             for (int64_t block = 0; block < attention.blocks(); ++block) {
-                const __m512 weight = _mm512_loadu_ps(attention.weights(block) + i * TILE);
-                _mm512_storeu_ps(&weights[block * TILE], _mm512_mul_ps(weight, share));
+                const __m512 weight = _mm512_load_ps(attention.weights(block) + i * TILE);
+                _mm512_store_ps(&weights[block * TILE], _mm512_mul_ps(weight, share));
             }
             next.fetch(next.lines() / (2 * group));
+            // Of the short ones' alone.
+            double* const lost = i < group ? figures + i * (3 + questions) + 3 : nullptr;
             working_set.count(weights.data(), tokens, mass, capacities, i < group ? questions : 0,
-                              needed + row * 2 * group + i, lost + (row * group + i) * questions);
+                              &needed[i], lost);
+        }
+        for (int64_t i = 0; i < group; ++i) {
+            const auto shorter = static_cast<double>(needed[i]);
+            const auto longer = static_cast<double>(needed[group + i]);
+            double* const of = figures + i * (3 + questions);
+            of[0] = shorter;
+            of[1] = longer;
+            of[2] = shorter - longer;
         }
     }
 }

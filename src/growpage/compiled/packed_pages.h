@@ -18,7 +18,7 @@ namespace growpage {
 
 using Half = uint16_t;
 
-constexpr int64_t LANES = 16;  // 32-bit lanes of a vector: tokens of a block of keys, dims of values
+constexpr int64_t LANES = 16;  // 32-bit lanes of a vector: 16 tokens' keys, 16 dims of values
 constexpr int64_t LINE = 32;   // 16-bit numbers in 64 bytes
 
 // Where a pool's rows are.
@@ -132,7 +132,8 @@ inline void move_keys(const Row<const Half>& source, const Row<Half>& target, co
         for (__mmask16 left = there; left != 0; left &= ~lanes[parts++]) {
             const int32_t token = kept[first + __builtin_ctz(left)];
             from[parts] = source.keys(token);
-            lanes[parts] = _mm512_mask_cmpeq_epi32_mask(left, blocks, _mm512_set1_epi32(token / 16));
+            lanes[parts] =
+                _mm512_mask_cmpeq_epi32_mask(left, blocks, _mm512_set1_epi32(token / 16));
         }
         // Mostly they come from two blocks. Lanes' numbers are their tokens' low bits.
         if (parts == 1) from[1] = from[0];
@@ -161,7 +162,8 @@ inline void move_values(const Row<const Half>& source, const Row<Half>& target,
         Half* to = target.values(first);
         if (a == to && b == to && one % 2 == 0 && two % 2 == 1) continue;
         // Each 32-bit lane is one dimension of both tokens.
-        const __m512i down = _mm512_set1_epi32(one % 2 * 16), up = _mm512_set1_epi32((1 - two % 2) * 16);
+        const __m512i down = _mm512_set1_epi32(one % 2 * 16);
+        const __m512i up = _mm512_set1_epi32((1 - two % 2) * 16);
         for (int64_t at = 0; at < source.dim() / LANES * step; at += step) {
             const __m512i low = _mm512_srlv_epi32(_mm512_loadu_si512(a + at), down);
             const __m512i high = _mm512_sllv_epi32(_mm512_loadu_si512(b + at), up);

@@ -45,8 +45,9 @@ class WorkingSet {
         asked_ = {mass, capacities, needed, lost};
         order_.resize(questions + 1);
         for (int64_t question = 0; question <= questions; ++question) order_[question] = question;
-        const Part all{weights, tokens, std::bit_cast<float>(low), std::bit_cast<float>(high), 0, 0};
-        answer(all, 0, order_.data(), order_.data() + order_.size());
+        const auto least = std::bit_cast<float>(low), most = std::bit_cast<float>(high);
+        int64_t* const first = order_.data();
+        answer({weights, tokens, least, most, 0, 0}, 0, first, first + order_.size());
     }
 
    private:

@@ -269,8 +269,7 @@ class Budgeter:
         asked = self.shape.scale, self.config.mass, capacities
         packed = self.cache.attending
         if packed is not None:
-            layers = slice(0, self.shape.layers)
-            by_head.append(packed.demand_by_head(layers, table, cached, summaries, *asked))
+            by_head.append(packed.demand_by_head(table, cached, summaries, *asked))
         else:
             for layers in self.cache.layer_chunks(cached):
                 keys = self.cache.float_keys(layers, table)[:, :, :cached]

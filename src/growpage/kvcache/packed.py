@@ -101,7 +101,7 @@ class PackedPages:
         :func:`growpage.budget.selection.select_survivors` and :meth:`move` do one after the other,
         done head by head while a head's memory is near. Scores differ from torch's by some 1e-5 of
         themselves, and who survives by that alone. It allocates no more than
-        ``4 * tokens * (n * group + 16 + dim)`` bytes, for one head.
+        ``4 * (tokens + page) * (n * group + 16 + dim)`` bytes, for one head.
 
         Args:
             source: ``[pages]`` page numbers.
@@ -141,7 +141,6 @@ class PackedPages:
 
     def demand_by_head(
         self,
-        layers: slice,
         table: Tensor,
         tokens: int,
         summaries: Tensor,
@@ -149,49 +148,41 @@ class PackedPages:
         mass: float,
         capacities: Sequence[int],
     ) -> Tensor:
-        """As :func:`growpage.budget.demand.demand_by_head`, of the keys in these pages.
+        """As :func:`growpage.budget.demand.demand_by_head`, of the keys of all layers in these
+        pages.
+
+        It allocates some ``4 * tokens * (2 * group + 20)`` bytes, for one head.
 
         Args:
-            layers: of the cache.
             table: ``[pages]`` page numbers.
             tokens: cached in them.
-            summaries: ``[2, layers, query_heads, dim]``.
+            summaries: ``[2, layers, query_heads, dim]`` in float32.
             scale: logit scale, positive.
             mass: of a working set.
             capacities: for which a loss is wanted.
         """
-        grouped = self._by_kv_head(summaries.transpose(0, 1)).float()
-        group = grouped.shape[3]
-        rows = len(grouped) * self._heads
-        needed = torch.empty(rows, 2, group, dtype=torch.long)
-        lost = torch.empty(rows, group, len(capacities), dtype=torch.double)
+        query_heads = summaries.shape[2]
+        out = torch.empty(self._layers * query_heads, 3 + len(capacities), dtype=torch.double)
         self._loops(
             "measure_rows",
-            self._halves[0][layers],
+            self._halves[0],
             self._strides,
-            rows,
+            self._layers * self._heads,
             self._heads,
             table.contiguous(),
             len(table),
             tokens,
             self._page,
             self._dim,
-            grouped,
-            group,
+            summaries.contiguous(),
+            query_heads // self._heads,
             float(scale),
             float(mass),
             torch.tensor(capacities, dtype=torch.long),
             len(capacities),
-            needed,
-            lost,
+            out,
         )
-        short, long = needed.double().unbind(1)
-        working_sets = torch.stack((short, long, short - long), dim=-1)
-        return torch.cat((working_sets, lost), dim=-1).flatten(0, -2)
-
-    def _by_kv_head(self, queries: Tensor) -> Tensor:
-        """``[layers, n, query_heads, dim]`` -> ``[layers, kv_heads, n, group, dim]``."""
-        return queries.unflatten(2, (self._heads, -1)).transpose(1, 2).contiguous()
+        return out
 
     def move(self, source: Tensor, target: Tensor, survivors: Tensor) -> None:
         """Write the survivors among the tokens of ``source`` to ``target``, bit for bit.
