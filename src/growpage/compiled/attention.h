@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include "aligned.h"
 
 #include "packed_pages.h"
@@ -85,7 +86,7 @@ class Attention {
     int64_t blocks() const { return (tokens_ + TILE - 1) / TILE; }
 
     // Look at a row's keys. Query i sees the tokens but the last hidden(i), at most most_hidden;
-    // those weigh nothing. Runs between() from time to time, in all times() times or more.
+    // those weigh nothing. Runs between() in all times() times.
     template <typename Hidden, typename Between>
     void look(const Row<const Half>& row, float scale, const Hidden& hidden, int64_t most_hidden,
               const Between& between) {
@@ -97,60 +98,53 @@ class Attention {
         // Powers of 2 instead of e: the scale has the difference.
         const __m512 scales = _mm512_set1_ps(scale * 1.44269504f);
         for (int64_t first = 0; first < queries_; first += AT_ONCE) {
-            const auto seen = [&](int64_t block, int64_t i) -> __mmask16 {
-                return first_lanes(tokens_ - hidden(first + i) - block * TILE);
-            };
             float* const of = weights_.data() + first * TILE;
+            const auto seen = [&](auto all, int64_t block, int64_t i) -> __mmask16 {
+                return all ? 0xFFFF : first_lanes(tokens_ - hidden(first + i) - block * TILE);
+            };
             __m512 most[AT_ONCE], sum[AT_ONCE];
             for (int64_t i = 0; i < AT_ONCE; ++i) {
                 most[i] = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
                 sum[i] = _mm512_setzero_ps();
             }
-            for (int64_t block = 0; block < whole; ++block) {
-                const float* products = of + block * padded_ * TILE;
-                for (int64_t i = 0; i < AT_ONCE; ++i) {
-                    most[i] = _mm512_max_ps(most[i], _mm512_load_ps(products + i * TILE));
+            const auto find_largest = [&](auto all, int64_t from, int64_t to) {
+                for (int64_t block = from; block < to; ++block) {
+                    const float* products = of + block * padded_ * TILE;
+                    for (int64_t i = 0; i < AT_ONCE; ++i) {
+                        const __m512 product = _mm512_load_ps(products + i * TILE);
+                        most[i] =
+                            _mm512_mask_max_ps(most[i], seen(all, block, i), most[i], product);
+                    }
                 }
-            }
-            for (int64_t block = whole; block < blocks(); ++block) {
-                const float* products = of + block * padded_ * TILE;
-                for (int64_t i = 0; i < AT_ONCE; ++i) {
-                    most[i] = _mm512_mask_max_ps(most[i], seen(block, i), most[i],
-                                                 _mm512_load_ps(products + i * TILE));
-                }
-            }
+            };
+            find_largest(std::true_type{}, 0, whole);
+            find_largest(std::false_type{}, whole, blocks());
             for (__m512& each : most) {
                 each = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(each)), scales);
             }
-            for (int64_t block = 0; block < whole; ++block) {
-                float* products = of + block * padded_ * TILE;
-                for (int64_t i = 0; i < AT_ONCE; ++i) {
-                    const __m512 weight = power_of_two(
-                        _mm512_fmsub_ps(_mm512_load_ps(products + i * TILE), scales, most[i]));
-                    _mm512_store_ps(products + i * TILE, weight);
-                    sum[i] = _mm512_add_ps(sum[i], weight);
+            const auto weigh = [&](auto all, int64_t from, int64_t to) {
+                for (int64_t block = from; block < to; ++block) {
+                    float* products = of + block * padded_ * TILE;
+                    for (int64_t i = 0; i < AT_ONCE; ++i) {
+                        const __m512 product = _mm512_load_ps(products + i * TILE);
+                        const __m512 weight = _mm512_maskz_mov_ps(
+                            seen(all, block, i),
+                            power_of_two(_mm512_fmsub_ps(product, scales, most[i])));
+                        _mm512_store_ps(products + i * TILE, weight);
+                        sum[i] = _mm512_add_ps(sum[i], weight);
+                    }
+                    between();
                 }
-                between();
-            }
-            for (int64_t block = whole; block < blocks(); ++block) {
-                float* products = of + block * padded_ * TILE;
-                for (int64_t i = 0; i < AT_ONCE; ++i) {
-                    const __m512 power =
-                        _mm512_fmsub_ps(_mm512_load_ps(products + i * TILE), scales, most[i]);
-                    const __m512 weight = _mm512_maskz_mov_ps(seen(block, i), power_of_two(power));
-                    _mm512_store_ps(products + i * TILE, weight);
-                    sum[i] = _mm512_add_ps(sum[i], weight);
-                }
-            }
+            };
+            weigh(std::true_type{}, 0, whole);
+            weigh(std::false_type{}, whole, blocks());
             for (int64_t i = 0; i < AT_ONCE; ++i) {
                 shares_[first + i] = 1 / _mm512_reduce_add_ps(sum[i]);
             }
         }
     }
 
-    int64_t times() const {
-        return (queries_ + AT_ONCE - 1) / AT_ONCE * std::max<int64_t>(tokens_ / TILE - 2, 0);
-    }
+    int64_t times() const { return (queries_ + AT_ONCE - 1) / AT_ONCE * blocks(); }
 
    private:
     static constexpr int64_t AT_ONCE = 8;  // queries that are turned into weights together

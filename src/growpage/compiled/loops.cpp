@@ -43,7 +43,7 @@ class WindowScorer {
     void score(const Half* keys, const Half* values, int64_t first, Ahead next_keys,
                Ahead next_values, float* scores) {
         const auto later = [&](int64_t query) { return n_ - 1 - query / group_; };
-        const int64_t lines = next_keys.lines() / std::max<int64_t>(attention_.times(), 1) + 1;
+        const int64_t lines = next_keys.lines() / attention_.times() + 1;
         attention_.look({keys, table_}, scale_, later, n_ - 1, [&] {
             next_keys.fetch(lines);
             next_values.fetch(lines);
@@ -57,6 +57,7 @@ class WindowScorer {
                 for (int64_t query = i; query < i + group_; ++query) {
                     const __m512 weight = _mm512_load_ps(weights + query * TILE);
                     const __m512 share = _mm512_set1_ps(attention_.share(query));
+                    // In this order, what is no number is left out.
                     most = _mm512_max_ps(_mm512_mul_ps(weight, share), most);
                 }
                 sum = _mm512_add_ps(sum, most);
