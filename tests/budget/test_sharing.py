@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ holdings = st.lists(
         Holding,
         tokens=st.integers(1, 200),
         floor=st.integers(0, 100),
-        losses=st.none() | st.lists(st.floats(0, 1), min_size=1, max_size=4).map(tuple),
+        losses=st.none() | st.lists(st.floats(0, 1), max_size=4).map(tuple),
         needed=st.none() | st.integers(0, 150),
     ),
     max_size=8,
@@ -36,6 +38,61 @@ def test_as_much_as_is_wanted_or_as_floors_allow(rule, held, wanted) -> None:  #
     assert sum(pages) == min(wanted, pages_above_floors(held, PAGE))
     for one, given_pages in zip(held, pages, strict=True):
         assert given_pages == 0 or one.tokens - given_pages * PAGE >= one.floor
+
+
+def most_tokens(held: list[Holding], left: list[int], able: list[int]) -> int:
+    return max(able, key=lambda i: (left[i], i))
+
+
+def smallest_loss(held: list[Holding], left: list[int], able: list[int]) -> int:
+    """By the loss of the page after those that have been given."""
+
+    def loss(i: int) -> float:
+        losses = held[i].losses or ()
+        gone = (held[i].tokens - left[i]) // PAGE
+        if gone >= len(losses):
+            return losses[-1]
+        return losses[gone] - (losses[gone - 1] if gone else 0)
+
+    known = [i for i in able if held[i].losses]
+    return min(known, key=lambda i: (loss(i), -i)) if known else most_tokens(held, left, able)
+
+
+def most_margin(held: list[Holding], left: list[int], able: list[int]) -> int:
+    def margin(i: int) -> int:
+        needed = held[i].needed
+        return left[i] - (held[i].floor if needed is None else needed)
+
+    return max(able, key=lambda i: (margin(i), i))
+
+
+@pytest.mark.parametrize(
+    ("rule", "chosen"),
+    [
+        (GIVER_RULES["largest"], most_tokens),
+        (GIVER_RULES["least_loss"], smallest_loss),
+        (GIVER_RULES["widest_margin"], most_margin),
+    ],
+    ids=list(GIVER_RULES),
+)
+@given(held=holdings, wanted=st.integers(0, 40), before=st.data())
+def test_pages_are_given_one_at_a_time_by_the_request_that_the_rule_names(
+    rule,  # type: ignore[no-untyped-def]
+    chosen: Callable[[list[Holding], list[int], list[int]], int],
+    held: list[Holding],
+    wanted: int,
+    before: st.DataObject,
+) -> None:
+    """Against choosing, for every page, among all requests that could give one."""
+    started = [before.draw(st.integers(0, 3)) for _ in held]
+    left = [one.tokens - n * PAGE for one, n in zip(held, started, strict=True)]
+    for _ in range(wanted - sum(started)):
+        able = [i for i, one in enumerate(held) if left[i] - PAGE >= one.floor]
+        if not able:
+            break
+        left[chosen(held, left, able)] -= PAGE
+    given_pages = pages_to_give(held, wanted, PAGE, rule, started)
+    assert [one.tokens - PAGE * n for one, n in zip(held, given_pages, strict=True)] == left
 
 
 @given(held=holdings, wanted=st.integers(0, 40))
@@ -72,24 +129,6 @@ def test_an_unknown_loss_gives_only_when_nobody_knows_better() -> None:
     held = [Holding(800, 0, None), Holding(24, 8, (0.9,))]
     assert pages_to_give(held, 2, PAGE, least_loss) == [0, 2]
     assert pages_to_give(held, 3, PAGE, least_loss) == [1, 2]
-
-
-@given(held=holdings, wanted=st.integers(0, 40))
-def test_the_widest_margins_give_page_by_page(held: list[Holding], wanted: int) -> None:
-    """Against asking, for every page, each request that could give one."""
-    left = [one.tokens for one in held]
-    for _ in range(wanted):
-        margins = {
-            i: left[i] - (one.floor if one.needed is None else one.needed)
-            for i, one in enumerate(held)
-            if left[i] - PAGE >= one.floor
-        }
-        if not margins:
-            break
-        widest = max(margins.values())
-        left[max(i for i in margins if margins[i] == widest)] -= PAGE
-    given_pages = pages_to_give(held, wanted, PAGE, widest_margin)
-    assert [one.tokens - PAGE * n for one, n in zip(held, given_pages, strict=True)] == left
 
 
 def test_a_large_cache_that_is_needed_is_spared() -> None:

@@ -7,11 +7,11 @@ irreversible, so nobody gives a page before it is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Holding:
+class Holding(NamedTuple):
     """One request's cache, as far as it can be asked for pages."""
 
     tokens: int
@@ -25,41 +25,36 @@ class Holding:
     """Tokens of its prompt and its working set. None: not measured yet."""
 
 
-GiverRule = Callable[[Sequence[Holding], Sequence[int], int], int | None]
-"""From holdings, the pages that each has given already, and the page size: who gives the next page;
-none if nobody can."""
+Claim = tuple[float, float]
+"""How much a request holds on to its next page: the one with the least claim gives."""
+
+GiverRule = Callable[[Holding, int, int], Claim]
+"""From a holding, the pages that it has given already, and the page size: its claim to the next.
+It depends on no other holding, so that only who has given must be asked again."""
 
 
-def largest(holdings: Sequence[Holding], given: Sequence[int], page: int) -> int | None:
-    """The request with the largest cache; of equal ones, the one that was admitted last."""
-    able = _able(holdings, given, page)
-    return max(able, key=lambda i: (holdings[i].tokens - given[i] * page, i), default=None)
+def largest(held: Holding, given: int, page: int) -> Claim:
+    """The request with the largest cache gives."""
+    return 0, given * page - held.tokens
 
 
-def least_loss(holdings: Sequence[Holding], given: Sequence[int], page: int) -> int | None:
-    """The request that loses least by its next page; the largest one if of none it is known."""
-    known = {
-        i: _marginal_loss(losses, given[i])
-        for i in _able(holdings, given, page)
-        if (losses := holdings[i].losses)
-    }
-    if known:
-        return min(known, key=lambda i: (known[i], -i))
-    return largest(holdings, given, page)
+def least_loss(held: Holding, given: int, page: int) -> Claim:
+    """The request that loses least by its next page gives; the largest one if of none it is known.
 
-
-def widest_margin(holdings: Sequence[Holding], given: Sequence[int], page: int) -> int | None:
-    """The request with most tokens beyond what it needs; beyond its floor if that is not known.
-
-    Of equal ones, the one that was admitted last.
+    That is so if all whose loss is known have come down to their floors.
     """
+    if held.losses:
+        return 0, _marginal_loss(held.losses, given)
+    return 1, given * page - held.tokens
 
-    def margin(i: int) -> int:
-        held = holdings[i]
-        needed = held.floor if held.needed is None else held.needed
-        return held.tokens - given[i] * page - needed
 
-    return max(_able(holdings, given, page), key=lambda i: (margin(i), i), default=None)
+def widest_margin(held: Holding, given: int, page: int) -> Claim:
+    """The request with most tokens beyond what it needs gives; beyond its floor if that is unknown.
+
+    Its prompt and its working set are what it needs.
+    """
+    needed = held.floor if held.needed is None else held.needed
+    return 0, needed + given * page - held.tokens
 
 
 GIVER_RULES: dict[str, GiverRule] = {
@@ -78,6 +73,9 @@ def pages_to_give(
 ) -> list[int]:
     """How many pages' worth of tokens each request gives, so that together they give ``wanted``.
 
+    Of requests with equal claims, the one that was admitted last gives. Takes time for each holding
+    once, and for each page the logarithm of their number.
+
     Args:
         holdings: the requests that can be compressed now, in order of admission.
         wanted: pages that are short.
@@ -89,11 +87,24 @@ def pages_to_give(
         One number for each holding; fewer in all than ``wanted`` if the floors do not allow more.
     """
     agreed = list(given or [0] * len(holdings))
-    while sum(agreed) < wanted:
-        giver = rule(holdings, agreed, page)
-        if giver is None:
-            break
+    missing = wanted - sum(agreed)
+    if missing <= 0:
+        return agreed
+    givers = [
+        (rule(held, agreed[i], page), -i)
+        for i, held in enumerate(holdings)
+        if _is_able(held, agreed[i], page)
+    ]
+    heapify(givers)
+    while missing > 0 and givers:
+        giver = -givers[0][1]
         agreed[giver] += 1
+        missing -= 1
+        held = holdings[giver]
+        if _is_able(held, agreed[giver], page):
+            heapreplace(givers, (rule(held, agreed[giver], page), -giver))
+        else:
+            heappop(givers)
     return agreed
 
 
@@ -102,10 +113,9 @@ def pages_above_floors(holdings: Sequence[Holding], page: int) -> int:
     return sum(max(held.tokens - held.floor, 0) // page for held in holdings)
 
 
-def _able(holdings: Sequence[Holding], given: Sequence[int], page: int) -> list[int]:
-    return [
-        i for i, held in enumerate(holdings) if held.tokens - (given[i] + 1) * page >= held.floor
-    ]
+def _is_able(held: Holding, given: int, page: int) -> bool:
+    """Whether one more page leaves it no less than its floor."""
+    return held.tokens - (given + 1) * page >= held.floor
 
 
 def _marginal_loss(losses: tuple[float, ...], given: int) -> float:

@@ -12,7 +12,7 @@ hold (:mod:`growpage.engine.shadow`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, inf
 from typing import Protocol
 
@@ -333,7 +333,7 @@ class CapacityController:
         if sum(given) >= needed:
             return given
         promises = [
-            replace(held, floor=(account.promised - self.step) * self.block)
+            held._replace(floor=(account.promised - self.step) * self.block)
             for held, (_, account) in zip(floors, able, strict=True)
         ]
         return pages_to_give(promises, needed, self.block, rule, given)
