@@ -11,10 +11,10 @@ import pytest
 from growpage.budget.config import BudgetConfig
 from growpage.budget.policies import make_policy
 from growpage.budget.rollout import UNSTAGED
+from growpage.engine.accounts import Account, Tally
 from growpage.engine.capacity import CATCH_UP, MEASURE_LEAD, CapacityController
 from growpage.engine.journal import Journal
 from growpage.engine.limits import GrowthLimits
-from growpage.engine.manager import Account
 from growpage.engine.observations import Observations
 
 BLOCK, POOL, PROMPT = 32, 100, 20
@@ -27,14 +27,9 @@ class Book:
     total_pages = POOL
 
     def __init__(self, names: list[str]) -> None:
-        self.accounts = {name: Account(capacity=3, promised=3) for name in names}
+        self.accounts = {name: Account(capacity=3, promised=3, held=3) for name in names}
+        self.tally = Tally()
         self.free_pages = POOL
-
-    def pages(self, request_id: str) -> int:
-        return 3
-
-    def promised_pages(self) -> int:
-        return 0
 
 
 def controller_of(book: Any, **settings: Any) -> CapacityController:

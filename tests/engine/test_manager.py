@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 
-from growpage.engine.manager import Account, GrowPageManager
+from growpage.engine.accounts import Account
+from growpage.engine.manager import GrowPageManager
 from growpage.engine.spec import GrowPageSpec
 
 BLOCK, POOL = 4, 12

@@ -28,9 +28,10 @@ from growpage.budget.sharing import (
     pages_above_floors,
     pages_to_give,
 )
+from growpage.engine.accounts import Account, Tally
 from growpage.engine.journal import Journal
 from growpage.engine.limits import GrowthLimits
-from growpage.engine.manager import Account, PageSwap
+from growpage.engine.manager import PageSwap
 from growpage.engine.messages import CompactionPlan
 
 MEASURE_LEAD = 1
@@ -63,6 +64,7 @@ class PageBook(Protocol):
     """The page accounting, as far as decisions need it: vLLM's, or that of watched requests."""
 
     accounts: dict[str, Account]
+    tally: Tally
     block_size: int
 
     @property
@@ -75,16 +77,8 @@ class PageBook(Protocol):
         """Pages that nobody holds."""
         ...
 
-    def pages(self, request_id: str) -> int:
-        """Pages that the request holds."""
-        ...
-
     def leading_pages(self, request_id: str, count: int) -> tuple[int, ...]:
         """The request's first ``count`` pages."""
-        ...
-
-    def promised_pages(self) -> int:
-        """Free pages that admitted requests have been promised and do not hold yet."""
         ...
 
     def swap_pages(
@@ -133,7 +127,7 @@ class CapacityController:
     @property
     def spare_pages(self) -> int:
         """Free pages that nobody has been promised."""
-        return self.pages.free_pages - self.pages.promised_pages()
+        return self.pages.free_pages - self.pages.tally.promised
 
     @property
     def idle(self) -> bool:
@@ -190,8 +184,7 @@ class CapacityController:
         self._look_at_memory(candidate)
         plans: list[CompactionPlan | None] = []
         settled: list[tuple[Request, Account]] = []
-        accounts = self.pages.accounts
-        self.limits.begin_pass((accounts[name], self.pages.pages(name)) for name in accounts)
+        self.limits.begin_pass(self.pages.tally.by_tenant)
         for request in running:
             account = self.pages.accounts.get(request.request_id)
             if account is None:
@@ -201,7 +194,7 @@ class CapacityController:
             elif decodes_one(request) and not self._is_last(request):
                 if account.replay_pages is not None:  # it has caught up
                     account.replay_pages = None
-                    account.promised = min(account.promised, account.capacity)
+                    self.pages.tally.promise(account, min(account.promised, account.capacity))
                 settled.append((request, account))
         if self.policy.shares:
             plans += self._share(settled, candidate)
@@ -211,7 +204,7 @@ class CapacityController:
 
     def _decide_one(self, request: Request, account: Account) -> CompactionPlan | None:
         """Let the policy decide for a request by itself."""
-        held = self.pages.pages(request.request_id)
+        held = account.held
         if held > account.capacity:
             return self._shrink(request, account, account.capacity, "over_capacity")
         if self._cached(request, account) < held * self.block:
@@ -244,7 +237,7 @@ class CapacityController:
             return self._refuse(request, account, held, refused)
         account.capacity += self.step
         # The step's first page is as good as taken; the pass must not spend it twice.
-        account.promised = max(account.promised, held + 1)
+        self.pages.tally.promise(account, max(account.promised, held + 1))
         self.limits.spend(account, self.step)
         cold = demand is None and self.policy.needs_demand
         self.journal.grown(request.request_id, "cold" if cold else "signal", held, demand)
@@ -283,7 +276,7 @@ class CapacityController:
         # What nobody could give each one saves inside its own pages.
         claims = self._claims(able)
         for request, account in able:
-            held = self.pages.pages(request.request_id)
+            held = account.held
             if held < account.promised or not self._claims_a_page(request, account):
                 continue
             plan = None
@@ -300,7 +293,7 @@ class CapacityController:
 
     def _hold_to_limits(self, request: Request, account: Account) -> CompactionPlan | None:
         """Compress a request that has reached a limit of its own, whatever memory there is."""
-        held, most = self.pages.pages(request.request_id), self.config.max_pages
+        held, most = account.held, self.config.max_pages
         claims = self._claims_a_page(request, account)
         if claims:
             account.boundary_at = account.boundary_at or self.clock()
@@ -359,11 +352,11 @@ class CapacityController:
         return sum(
             self._claims_a_page(request, account)
             for request, account in able
-            if self.pages.pages(request.request_id) >= account.promised
+            if account.held >= account.promised
         )
 
     def _claims_a_page(self, request: Request, account: Account) -> bool:
-        held = self.pages.pages(request.request_id)
+        held = account.held
         return self._cached(request, account) == held * self.block
 
     def _admission_pages(self, candidate: Candidate) -> int:
@@ -394,7 +387,7 @@ class CapacityController:
         config, block = self.config, self.block
         request_id = request.request_id
         demand = self._last_demand(account)
-        held = self.pages.pages(request_id)
+        held = account.held
         cached = self._cached(request, account)
         prompt = request.num_prompt_tokens
         whole_prompt = config.protect_prompt and account.prompt_whole and cached >= prompt
@@ -421,7 +414,7 @@ class CapacityController:
         account.evicted += cached - survivors
         account.compressions += 1
         if account.replay_pages is None:
-            account.promised = min(account.promised, account.capacity)
+            self.pages.tally.promise(account, min(account.promised, account.capacity))
         self.ledger.reclaimed_pages += max(swap.reclaimed, 0)
         self.ledger.copied_pages += swap.copied
         self.journal.compressed(
@@ -479,7 +472,7 @@ class CapacityController:
         if request.num_computed_tokens <= request.num_prompt_tokens or is_replaying(request):
             return False
         shares = self.policy.shares
-        pages = self.pages.pages(request.request_id) if shares else account.capacity
+        pages = account.held if shares else account.capacity
         due = self._cached(request, account) + MEASURE_LEAD == pages * self.block
         if shares and self._steps_awake <= self.config.warmup:
             account.unmeasured |= due

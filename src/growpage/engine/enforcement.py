@@ -9,10 +9,11 @@ from vllm.v1.request import Request
 from growpage.budget.config import BudgetConfig
 from growpage.budget.policies import Policy, make_policy
 from growpage.budget.rollout import TENANT_FIELD, Mode, Origin
+from growpage.engine.accounts import Account
 from growpage.engine.capacity import Candidate, CapacityController, PageBook, is_replaying
 from growpage.engine.journal import Journal
 from growpage.engine.limits import GrowthLimits
-from growpage.engine.manager import Account, GrowPageManager
+from growpage.engine.manager import GrowPageManager
 from growpage.engine.messages import CompactionPlan
 from growpage.engine.observations import Observations
 from growpage.engine.rollout import RolloutWatch
@@ -133,11 +134,11 @@ class Enforcement:
             if account is None or account.enforced == enforced:
                 continue
             account.enforced, account.report, account.replay_pages = enforced, None, None
-            account.promised = account.capacity = 0
+            account.capacity = 0
+            self._pages.tally.promise(account, 0)
             if enforced:
-                fresh = self.controller.new_account(request)
-                account.capacity = fresh.capacity
-                account.promised = min(fresh.capacity, self._pages.pages(request.request_id))
+                account.capacity = self.controller.new_account(request).capacity
+                self._pages.tally.promise(account, min(account.capacity, account.held))
 
     def _shadow_account(self, request: Request) -> Account:
         account = self._watcher.new_account(request)

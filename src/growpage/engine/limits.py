@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from growpage.budget.rollout import Rollout
-from growpage.engine.manager import Account
+from growpage.engine.accounts import Account
 
 
 class GrowthLimits:
@@ -20,19 +19,15 @@ class GrowthLimits:
     def __init__(self, rollout: Callable[[], Rollout], clock: Callable[[], float]) -> None:
         self._rollout = rollout
         self._clock = clock
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, int] = {}
         self._quotas: dict[str, int] = {}
         self._rate: float | None = None
 
-    def begin_pass(self, held: Iterable[tuple[Account, int]]) -> None:
-        """Take note of what all requests hold, each its account and its pages."""
+    def begin_pass(self, held: Mapping[str, int]) -> None:
+        """Take note of what the requests of each tenant hold, in pages."""
         stage = self._rollout()
         self._quotas, self._rate = stage.quotas, stage.max_growth_rate
-        self._held.clear()
-        if self._quotas:
-            for account, pages in held:
-                if account.tenant is not None:
-                    self._held[account.tenant] += pages
+        self._held = {tenant: held.get(tenant, 0) for tenant in self._quotas}
 
     def refusal(self, account: Account, held: int, pages: int) -> str | None:
         """Why a request that holds ``held`` pages may not take ``pages`` more, or none."""
@@ -46,7 +41,7 @@ class GrowthLimits:
     def spend(self, account: Account, pages: int) -> None:
         """The request takes ``pages`` more."""
         account.growth_credit -= pages
-        if account.tenant is not None:
+        if account.tenant in self._held:
             self._held[account.tenant] += pages
 
     def _credit(self, account: Account, held: int, least: int) -> float:

@@ -12,8 +12,9 @@ from vllm.utils.math_utils import cdiv
 from vllm.v1.request import Request
 
 from growpage.budget.rollout import Mode
+from growpage.engine.accounts import Account
 from growpage.engine.journal import Journal
-from growpage.engine.manager import Account, GrowPageManager
+from growpage.engine.manager import GrowPageManager
 from growpage.engine.pace import Pace
 from growpage.engine.reporter import EngineFacts
 from growpage.telemetry.feed import write_snapshot

@@ -11,42 +11,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.request import Request
 
-from growpage.engine.messages import DemandReport
-
-
-@dataclass
-class Account:
-    """What the scheduler knows of one admitted request's cache."""
-
-    capacity: int
-    """Pages that the request may fill before its next boundary."""
-    promised: int
-    """Pages set aside at admission; growth beyond them is not promised."""
-    evicted: int = 0
-    """Tokens evicted so far: logical minus physical length."""
-    boundaries: int = 0
-    """Boundaries met so far."""
-    prompt_whole: bool = True
-    """Whether the first pages still hold the prompt, token for token."""
-    replay_pages: int | None = None
-    """Pages that it may hold while it is computed again after a preemption; none for any number."""
-    report: DemandReport | None = None
-    """The last measurement."""
-    unmeasured: bool = False
-    """Whether a later measurement was left out, because memory was idle."""
-    enforced: bool = True
-    """Whether its budget is enforced; if not, it is served as by plain vLLM, promised nothing."""
-    tenant: str | None = None
-    """Whose request it is, if it says so."""
-    compressions: int = 0
-    peak_pages: int = 0
-    """The most pages held at once."""
-    boundary_at: float | None = None
-    """When it was seen to have filled its pages, in seconds; none if they have room."""
-    growth_credit: float = 0.0
-    """Pages that a rollout's growth rate lets it take."""
-    credited_at: float | None = None
-    """When the credit was last worked out, in seconds; none before."""
+from growpage.engine.accounts import Account, Tally
 
 
 @dataclass(frozen=True)
@@ -73,6 +38,7 @@ class GrowPageManager(FullAttentionManager):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.accounts: dict[str, Account] = {}
+        self.tally = Tally()
         self.new_account: Callable[[str], Account] | None = None
         self.admit_pages = 0
         """Pages that each request could still hold if the pool were shared out equally; one more
@@ -114,13 +80,6 @@ class GrowPageManager(FullAttentionManager):
         residents = len(self.accounts)
         return residents > 0 and self.total_pages // (residents + 1) < self.admit_pages
 
-    def promised_pages(self) -> int:
-        """Free pages that admitted requests have been promised and do not hold yet."""
-        return sum(
-            max(account.promised - self.pages(request_id), 0)
-            for request_id, account in self.accounts.items()
-        )
-
     def swap_pages(
         self, request_id: str, first: int, wanted: int, least: int, spare: int
     ) -> PageSwap | None:
@@ -157,6 +116,7 @@ class GrowPageManager(FullAttentionManager):
         kept = {block.block_id for block in target}
         given = [block for block in old if block.block_id not in kept]
         blocks[first:] = target
+        self.tally.hold(self.accounts[request_id], len(blocks))
         # Reversed as vLLM frees a request: its last page is the first to be used again.
         self.block_pool.free_blocks(reversed(given))
         return PageSwap(
@@ -200,7 +160,7 @@ class GrowPageManager(FullAttentionManager):
             # promised, and so must everyone admitted before. One that would be alone is let in if
             # its tokens fit.
             more = account.promised - cdiv(num_tokens, self.block_size)
-            needed += max(more, 0) + self.promised_pages()
+            needed += max(more, 0) + self.tally.promised
         if account is not None and account.enforced and self.crowded:
             return max(needed, self.total_pages + 1)  # more than there are
         return needed
@@ -208,16 +168,19 @@ class GrowPageManager(FullAttentionManager):
     def allocate_new_blocks(
         self, request_id: str, num_tokens: int, num_tokens_main_model: int
     ) -> list[KVCacheBlock]:
-        """Take pages for ``num_tokens`` logical tokens."""
-        if self.new_account and request_id not in self.accounts:
-            self.accounts[request_id] = self.new_account(request_id)
-        taken = super().allocate_new_blocks(
-            request_id, num_tokens - self._evicted(request_id), num_tokens_main_model
-        )
-        self.pages_allocated += len(taken)
+        """Take pages for ``num_tokens`` logical tokens. Most calls find that there are enough."""
         account = self.accounts.get(request_id)
+        if account is None and self.new_account:
+            account = self.accounts[request_id] = self.new_account(request_id)
+            self.tally.open(account)
+            self.tally.hold(account, self.pages(request_id))
         if account is not None:
-            account.peak_pages = max(account.peak_pages, self.pages(request_id))
+            num_tokens -= account.evicted
+        taken = super().allocate_new_blocks(request_id, num_tokens, num_tokens_main_model)
+        if taken:
+            self.pages_allocated += len(taken)
+            if account is not None:
+                self.tally.hold(account, self.pages(request_id))
         return taken
 
     def cache_blocks(
@@ -237,7 +200,9 @@ class GrowPageManager(FullAttentionManager):
 
     def pop_blocks_for_free(self, request_id: str) -> list[KVCacheBlock]:
         """Close the account: a request that comes back starts afresh."""
-        self.accounts.pop(request_id, None)
+        account = self.accounts.pop(request_id, None)
+        if account is not None:
+            self.tally.close(account)
         return super().pop_blocks_for_free(request_id)
 
     def _evicted(self, request_id: str) -> int:

@@ -9,10 +9,11 @@ from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.request import Request
 
 from growpage.budget.rollout import Mode
+from growpage.engine.accounts import Account
 from growpage.engine.checks import operations_of, served_names
 from growpage.engine.journal import Journal
 from growpage.engine.live import LiveFeed, Queue
-from growpage.engine.manager import Account, GrowPageManager
+from growpage.engine.manager import GrowPageManager
 from growpage.engine.messages import StepAnswer
 from growpage.engine.observations import Observations
 from growpage.engine.reporter import EngineFacts, Reporter

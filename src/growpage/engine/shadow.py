@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from vllm.utils.math_utils import cdiv
 from vllm.v1.request import Request
 
-from growpage.engine.manager import Account, GrowPageManager, PageSwap
+from growpage.engine.accounts import Account, Tally
+from growpage.engine.manager import GrowPageManager, PageSwap
 
 
 class ShadowBook:
@@ -24,11 +25,13 @@ class ShadowBook:
 
     def __init__(self, real: GrowPageManager, new_account: Callable[[Request], Account]) -> None:
         self.accounts: dict[str, Account] = {}
+        self.tally = Tally()
         self.block_size: int = real.block_size
         self._real = real
         self._new_account = new_account
-        self._held: dict[str, int] = {}
         self._epochs: dict[str, int] = {}
+        self._saved = 0
+        """Pages that watched requests hold and would not hold."""
 
     def follow(self, watched: Sequence[Request]) -> None:
         """Take over the requests that are watched now, and forget all others.
@@ -37,15 +40,22 @@ class ShadowBook:
         """
         present = {request.request_id: request.num_preemptions for request in watched}
         for name in [name for name in self.accounts if self._epochs[name] != present.get(name)]:
-            del self.accounts[name], self._held[name], self._epochs[name]
+            self.tally.close(self.accounts.pop(name))
+            del self._epochs[name]
+        self._saved = sum(
+            self._real.pages(name) - account.held for name, account in self.accounts.items()
+        )
         for request in watched:
             name = request.request_id
-            if name not in self.accounts:
-                self.accounts[name] = self._new_account(request)
-                self._held[name] = 0
+            account = self.accounts.get(name)
+            if account is None:
+                account = self.accounts[name] = self._new_account(request)
                 self._epochs[name] = request.num_preemptions
-            cached = request.num_computed_tokens - self.accounts[name].evicted
-            self._held[name] = max(self._held[name], cdiv(cached, self.block_size))
+                self._saved += self._real.pages(name)
+                self.tally.open(account)
+            would_hold = cdiv(request.num_computed_tokens - account.evicted, self.block_size)
+            if would_hold > account.held:
+                self._hold(account, would_hold)
 
     @property
     def total_pages(self) -> int:
@@ -55,27 +65,21 @@ class ShadowBook:
     @property
     def free_pages(self) -> int:
         """Pages that would be free."""
-        saved = sum(self._real.pages(name) - held for name, held in self._held.items())
-        return self._real.free_pages + saved
-
-    def pages(self, request_id: str) -> int:
-        """Pages that the request would hold."""
-        return self._held.get(request_id, 0)
+        return self._real.free_pages + self._saved
 
     def leading_pages(self, request_id: str, count: int) -> tuple[int, ...]:
         """The request's first ``count`` pages, which are the same in truth."""
         return self._real.leading_pages(request_id, count)
 
-    def promised_pages(self) -> int:
-        """Free pages that would have been promised."""
-        return sum(
-            max(account.promised - self._held[name], 0) for name, account in self.accounts.items()
-        )
-
     def swap_pages(
         self, request_id: str, first: int, wanted: int, least: int, spare: int
     ) -> PageSwap | None:
         """Count the request as one that holds ``first + wanted`` pages; nothing is moved."""
-        before, after = self._held[request_id], first + wanted
-        self._held[request_id] = after
+        account = self.accounts[request_id]
+        before, after = account.held, first + wanted
+        self._hold(account, after)
         return PageSwap(source=(), target=(-1,) * wanted, copied=0, reclaimed=before - after)
+
+    def _hold(self, account: Account, pages: int) -> None:
+        self._saved += account.held - pages
+        self.tally.hold(account, pages)
