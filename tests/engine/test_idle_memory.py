@@ -54,7 +54,7 @@ def request_at(name: str, computed: int) -> Any:
 
 
 def due(controller: CapacityController, book: Book, computed: int) -> list[str]:
-    controller.decide([])
+    controller.decide([], lambda: [])
     return [
         name
         for name, account in book.accounts.items()
@@ -93,7 +93,7 @@ def test_memory_is_idle_while_half_of_it_is_spare() -> None:
     controller = controller_of(book)
     for free, idle in ((POOL, True), (POOL // 2, True), (POOL // 2 - 1, False), (POOL, True)):
         book.free_pages = free
-        controller.decide([])
+        controller.decide([], lambda: [])
         assert controller.idle == idle
 
 

@@ -1,4 +1,4 @@
-"""Capacity decisions: one pass over the running requests before each step.
+"""Capacity decisions: one pass over the requests that are due, before each step.
 
 Compressions are carried out in the page accounting at once; the worker moves the contents before
 the step's forward pass. Growth needs nothing here: vLLM finds that a request needs a page, and
@@ -11,7 +11,7 @@ hold (:mod:`growpage.engine.shadow`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Protocol
@@ -21,7 +21,7 @@ from vllm.v1.request import Request
 
 from growpage.budget.config import BudgetConfig
 from growpage.budget.demand import Demand
-from growpage.budget.policies import Action, Boundary, Policy, Pool
+from growpage.budget.policies import Action, Boundary, Policy, Pool, measures_demand
 from growpage.budget.sharing import (
     GIVER_RULES,
     Holding,
@@ -47,6 +47,10 @@ CATCH_UP = 2
 
 REPLAY_STEPS = 4
 """Capacity steps that a preempted request may exceed its capacity by while it is computed again."""
+
+
+Resident = tuple[Request, Account]
+"""A request that holds pages, and its account."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,8 @@ class CapacityController:
         self.block = pages.block_size
         self._steps_awake: float = inf
         self._to_catch_up = 0
+        self._unmeasured: set[str] = set()
+        self._measures = measures_demand(config)
 
     @property
     def spare_pages(self) -> int:
@@ -178,29 +184,63 @@ class CapacityController:
     # ---- the pass ----------------------------------------------------------------------------
 
     def decide(
-        self, running: Sequence[Request], candidate: Candidate | None = None
+        self,
+        due: Sequence[Request],
+        running: Callable[[], Iterable[Request]],
+        candidate: Candidate | None = None,
     ) -> list[CompactionPlan]:
-        """One pass over the running requests, in scheduling order."""
+        """One pass over the requests that need a decision.
+
+        Args:
+            due: requests for which :meth:`passes_to_go` has run out, in scheduling order.
+            running: all of them, in scheduling order. Asked for only if pages are short, so that it
+                matters who can give some.
+            candidate: the next request to be admitted, if a policy that shares has to make room.
+        """
         self._look_at_memory(candidate)
         plans: list[CompactionPlan | None] = []
-        settled: list[tuple[Request, Account]] = []
+        settled: list[Resident] = []
         self.limits.begin_pass(self.pages.tally.by_tenant)
-        for request in running:
+        for request in due:
             account = self.pages.accounts.get(request.request_id)
             if account is None:
                 continue  # a streaming session between its inputs
             if is_replaying(request):
                 plans.append(self._replay(request, account))
-            elif decodes_one(request) and not self._is_last(request):
+            elif self._is_settled(request):
                 if account.replay_pages is not None:  # it has caught up
                     account.replay_pages = None
                     self.pages.tally.promise(account, min(account.promised, account.capacity))
                 settled.append((request, account))
         if self.policy.shares:
-            plans += self._share(settled, candidate)
+            plans += self._share(settled, running, candidate)
         else:
             plans += [self._decide_one(request, account) for request, account in settled]
         return [plan for plan in plans if plan is not None]
+
+    def passes_to_go(self, request: Request, account: Account) -> int:
+        """Passes until the request may need a decision or a measurement; the next one is 1.
+
+        To be asked after a step has been scheduled. A request computes one token in a step at most
+        while it decodes, so that none comes to its boundary sooner; one that is held up on its way
+        is looked at in vain, and asked again. Whatever else shortens the way (an admission, a
+        compression, another stage of a rollout) must ask anew.
+        """
+        on_its_way = request.num_computed_tokens < request.num_prompt_tokens or _due(request) > 1
+        over = self.config.max_pages if self.policy.shares else account.capacity
+        if (
+            on_its_way
+            or account.replay_pages is not None
+            or (over is not None and account.held > over)
+        ):
+            return 1
+        cached = self._cached(request, account)
+        room = account.held * self.block - cached
+        if self._measures:
+            ahead = self._boundary_pages(account) * self.block - cached - MEASURE_LEAD - 1
+            if ahead >= 0:
+                room = min(room, ahead)
+        return 1 + max(room, 0)
 
     def _decide_one(self, request: Request, account: Account) -> CompactionPlan | None:
         """Let the policy decide for a request by itself."""
@@ -253,23 +293,32 @@ class CapacityController:
     # ---- sharing -----------------------------------------------------------------------------
 
     def _share(
-        self, settled: list[tuple[Request, Account]], candidate: Candidate | None
+        self,
+        settled: list[Resident],
+        running: Callable[[], Iterable[Request]],
+        candidate: Candidate | None,
     ) -> list[CompactionPlan | None]:
-        """Settle between all requests who gives pages, so that all who need one can take it."""
+        """Settle between all requests who gives pages, so that all who need one can take it.
+
+        Only those that are due can need one. All others are looked at only if there are too few.
+        """
         plans: list[CompactionPlan | None] = []
-        able: list[tuple[Request, Account]] = []
+        able: list[Resident] = []
+        limited: set[str] = set()
         for request, account in settled:
             plan = self._hold_to_limits(request, account)
             if plan is None:
                 able.append((request, account))
             else:
                 plans.append(plan)
+                limited.add(request.request_id)
 
         needed = self._claims(able) - self.spare_pages
-        reason = "pool" if needed > 0 or candidate is None else "admission"
-        given = self._agree(able, needed, candidate)
-        for (request, account), pages in zip(able, given, strict=True):
-            if pages:
+        admitted = needed + self._admission_pages(candidate) if candidate is not None else needed
+        if max(needed + self.config.watermark, admitted) > 0:
+            reason = "pool" if needed > 0 or candidate is None else "admission"
+            givers = self._givers(running(), limited)
+            for (request, account), pages in self._agree(givers, needed, admitted):
                 left = self._cached(request, account) - pages * self.block
                 plans.append(self._compress(request, account, left, reason))
 
@@ -306,10 +355,21 @@ class CapacityController:
         refused = self.limits.refusal(account, held, 1)
         return self._refuse(request, account, held, refused) if refused else None
 
+    def _givers(self, running: Iterable[Request], limited: Container[str]) -> list[Resident]:
+        """The requests that can be asked for pages: not those that a limit has compressed."""
+        accounts = self.pages.accounts
+        return [
+            (request, account)
+            for request in running
+            if (account := accounts.get(request.request_id)) is not None
+            and self._is_settled(request)
+            and request.request_id not in limited
+        ]
+
     def _agree(
-        self, able: list[tuple[Request, Account]], needed: int, candidate: Candidate | None
-    ) -> list[int]:
-        """Pages that each of the requests gives, where ``needed`` are wanting now.
+        self, able: list[Resident], needed: int, admitted: int
+    ) -> Iterable[tuple[Resident, int]]:
+        """Who gives how many pages, where ``needed`` are wanting now, ``admitted`` for one more.
 
         Down to the floors for a page that somebody needs, for the watermark, and for one who waits
         if that is enough to admit it. If working sets have outgrown the pool, then for pages that
@@ -318,18 +378,16 @@ class CapacityController:
         rule = GIVER_RULES[self.config.giver]
         floors = [self._holding(request, account) for request, account in able]
         wanted = needed + self.config.watermark
-        if candidate is not None:
-            admitted = needed + self._admission_pages(candidate)
-            if admitted <= pages_above_floors(floors, self.block):
-                wanted = max(wanted, admitted)
+        if wanted < admitted <= pages_above_floors(floors, self.block):
+            wanted = admitted
         given = pages_to_give(floors, wanted, self.block, rule)
-        if sum(given) >= needed:
-            return given
-        promises = [
-            held._replace(floor=(account.promised - self.step) * self.block)
-            for held, (_, account) in zip(floors, able, strict=True)
-        ]
-        return pages_to_give(promises, needed, self.block, rule, given)
+        if sum(given) < needed:
+            promises = [
+                held._replace(floor=(account.promised - self.step) * self.block)
+                for held, (_, account) in zip(floors, able, strict=True)
+            ]
+            given = pages_to_give(promises, needed, self.block, rule, given)
+        return [(able[i], pages) for i, pages in enumerate(given) if pages]
 
     def _holding(self, request: Request, account: Account) -> Holding:
         """What the request can give down to its floor."""
@@ -347,7 +405,7 @@ class CapacityController:
             needed=prompt + ceil(demand.short) if demand else None,
         )
 
-    def _claims(self, able: list[tuple[Request, Account]]) -> int:
+    def _claims(self, able: list[Resident]) -> int:
         """Pages that the requests need for their next token, beyond those they were promised."""
         return sum(
             self._claims_a_page(request, account)
@@ -445,6 +503,14 @@ class CapacityController:
     def _longest(self, request: Request) -> int:
         return min(request.num_prompt_tokens + request.max_tokens, self.max_model_len)
 
+    def _is_settled(self, request: Request) -> bool:
+        """Whether it decodes, and will have the token that it computes next read."""
+        return decodes_one(request) and not self._is_last(request)
+
+    def _boundary_pages(self, account: Account) -> int:
+        """Pages that are full at the boundary before which the request is measured."""
+        return account.held if self.policy.shares else account.capacity
+
     def _is_last(self, request: Request) -> bool:
         """Whether the token that is due now, if any, is never computed: it ends the request."""
         return request.num_computed_tokens >= self._longest(request) - 1
@@ -471,17 +537,38 @@ class CapacityController:
         """
         if request.num_computed_tokens <= request.num_prompt_tokens or is_replaying(request):
             return False
-        shares = self.policy.shares
-        pages = account.held if shares else account.capacity
-        due = self._cached(request, account) + MEASURE_LEAD == pages * self.block
-        if shares and self._steps_awake <= self.config.warmup:
-            account.unmeasured |= due
+        boundary = self._boundary_pages(account) * self.block
+        due = self._cached(request, account) + MEASURE_LEAD == boundary
+        if self._cold:
+            if due:
+                account.unmeasured = True
+                self._unmeasured.add(request.request_id)
             return False
         if not due and account.unmeasured and self._to_catch_up > 0:
             self._to_catch_up -= 1
             due = True
         account.unmeasured &= not due
         return due
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether to ask about all requests of a step, for measurements that were left out."""
+        if self._cold or not self._unmeasured:
+            return False
+        accounts = self.pages.accounts
+        self._unmeasured = {
+            name for name in self._unmeasured if name in accounts and accounts[name].unmeasured
+        }
+        return bool(self._unmeasured)
+
+    def forget(self, request_id: str) -> None:
+        """The request has lost its cache."""
+        self._unmeasured.discard(request_id)
+
+    @property
+    def _cold(self) -> bool:
+        """Whether query summaries have lapsed, or are not to be trusted again yet."""
+        return self.policy.shares and self._steps_awake <= self.config.warmup
 
     def _look_at_memory(self, candidate: Candidate | None) -> None:
         """See whether memory is idle, so that what requests need is of no consequence."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from growpage.budget.config import BudgetConfig
 from growpage.budget.policies import Policy, make_policy
 from growpage.budget.rollout import TENANT_FIELD, Mode, Origin
 from growpage.engine.accounts import Account
+from growpage.engine.boundary_calendar import BoundaryCalendar
 from growpage.engine.capacity import Candidate, CapacityController, PageBook, is_replaying
 from growpage.engine.journal import Journal
 from growpage.engine.limits import GrowthLimits
@@ -58,6 +59,10 @@ class Enforcement:
         # A policy of its own: what is only watched must not sway what is enforced.
         watching = make_policy(config, policy.pages.block_size)
         self._watcher = controller(self._shadow, self.journals[1], watching)
+        self._calendar: BoundaryCalendar[Request] = BoundaryCalendar()
+        self._watched: set[Request] = set()
+        self.looked_at: list[Request] = []
+        """Of the step: those that were due before it, and those admitted to it, in order."""
 
     @property
     def mode(self) -> Mode:
@@ -86,31 +91,76 @@ class Enforcement:
             return account
         return self._shadow.accounts.get(request.request_id)
 
+    # ---- a step ------------------------------------------------------------------------------
+
     def decide(
         self, running: Sequence[Request], candidate: Candidate | None
     ) -> list[CompactionPlan]:
-        """One pass over the running requests; plans for those whose budgets are enforced."""
-        if not self.rollout.may_observe:
-            return self.controller.decide(running, candidate)
+        """One pass before a step; plans for those whose budgets are enforced.
+
+        It looks at requests that are due, and at all that are only watched: a rollout's first
+        stages cost more than its last.
+        """
         if self.rollout.look():
             self._reassign(running)
-        accounts = self._pages.accounts
-        enforced: list[Request] = []
-        watched: list[Request] = []
-        for request in running:
-            account = accounts.get(request.request_id)
-            if account is None:
-                continue  # a streaming session between its inputs
-            if account.enforced:
-                enforced.append(request)
-            elif not is_replaying(request):
-                watched.append(request)
+        due = self.looked_at = self._begin_pass()
+        if not self._watched and not self._shadow.accounts:
+            return self.controller.decide(due, lambda: running, candidate)
+        watched = [r for r in running if r in self._watched and not is_replaying(r)]
         self._shadow.follow(watched)
-        self._watcher.decide(watched)
-        return self.controller.decide(enforced, candidate)
+        self._watcher.decide(watched, lambda: watched)
+        return self.controller.decide(
+            [request for request in due if request not in self._watched],
+            lambda: [request for request in running if request not in self._watched],
+            candidate,
+        )
 
-    def is_due_for_measurement(self, request: Request) -> bool:
-        """Whether the step that computed the request's last token is to measure its demand."""
+    def enter(self, request: Request) -> None:
+        """The step has admitted the request."""
+        self.looked_at.append(request)
+        self._calendar.enter(request)
+        if not self._pages.accounts[request.request_id].enforced:
+            self._watched.add(request)
+
+    def leave(self, request: Request) -> None:
+        """The request has lost its cache: by its end, or a preemption."""
+        self._calendar.leave(request)
+        self._watched.discard(request)
+        for controller in (self.controller, self._watcher):
+            controller.forget(request.request_id)
+
+    def to_measure(
+        self, scheduled: Collection[str], requests: Mapping[str, Request]
+    ) -> list[Request]:
+        """Of the requests that are scheduled, those whose demand the step is to measure.
+
+        To be asked once for each step.
+        """
+        if self._watched or self.controller.catches_up:
+            asked = [requests[name] for name in scheduled]
+        else:
+            asked = [request for request in self.looked_at if request.request_id in scheduled]
+        return [request for request in asked if self._is_due_for_measurement(request)]
+
+    def end_step(self, compressed: Iterable[Request]) -> None:
+        """File anew whoever was looked at in the step, or lost tokens in it."""
+        for request in (*self.looked_at, *compressed):
+            account = self._pages.accounts.get(request.request_id)
+            if account is not None:
+                self._calendar.file(request, self.controller.passes_to_go(request, account))
+
+    def _begin_pass(self) -> list[Request]:
+        """The requests that are due. Streaming sessions leave while they wait for input."""
+        due = []
+        for request in self._calendar.begin_pass():
+            if request.status is RequestStatus.RUNNING:
+                due.append(request)
+            else:
+                self._calendar.leave(request)
+                self._watched.discard(request)
+        return due
+
+    def _is_due_for_measurement(self, request: Request) -> bool:
         account = self.account_of(request)
         if account is None:
             return False
@@ -139,6 +189,10 @@ class Enforcement:
             if enforced:
                 account.capacity = self.controller.new_account(request).capacity
                 self._pages.tally.promise(account, min(account.capacity, account.held))
+                self._watched.discard(request)
+            else:
+                self._watched.add(request)
+        self._calendar.file_all()
 
     def _shadow_account(self, request: Request) -> Account:
         account = self._watcher.new_account(request)

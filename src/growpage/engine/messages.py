@@ -46,7 +46,7 @@ class StepMessage:
     plans: tuple[CompactionPlan, ...] = ()
     """In the order in which they must be carried out: one's freed page may be another's target."""
     evicted: dict[str, int] = field(default_factory=dict)
-    """Tokens evicted so far from each scheduled request that has lost any."""
+    """Tokens evicted so far from each request in the cache that has lost any, scheduled or not."""
     measure: dict[str, int] = field(default_factory=dict)
     """Requests whose demand is wanted after this step, with the epoch of the report to come."""
     idle: bool = False

@@ -73,6 +73,8 @@ class BudgetMixin(Scheduler):
             observations,
             time.monotonic,
         )
+        self._measures = measures_demand(self.budget_config)
+        self._evicted: dict[str, int] = {}  # tokens lost so far by requests that have a cache
         self._lost_tokens: dict[str, int] = {}  # computed tokens of preempted requests
         self._failed: dict[str, str] = {}  # requests that end with an error, and why
         self._watch = CompactionWatch(str(self.parallel_config.worker_cls))
@@ -109,23 +111,38 @@ class BudgetMixin(Scheduler):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Decide, let vLLM schedule, and attach what the worker has to do."""
-        plans = []
-        if self.policy.compresses:
-            start = time.perf_counter()
-            plans = self.enforcement.decide(self.running, self._candidate())
-            self._monitor.passed(time.perf_counter() - start)
+        if not self.policy.compresses:
+            output = super().schedule(throttle_prefills)
+            setattr(output, ATTRIBUTE, StepMessage())
+            self._count_recomputed(output)
+            return output
+        start = time.perf_counter()
+        plans = self.enforcement.decide(self.running, self._candidate())
+        self._monitor.passed(time.perf_counter() - start)
         accounts = self.pages.accounts
         planned = {plan.request_id: accounts[plan.request_id] for plan in plans}
         output = super().schedule(throttle_prefills)
         # A request that vLLM preempts after all has lost its pages: there is nothing to move.
         alive = [p for p in plans if accounts.get(p.request_id) is planned[p.request_id]]
+        for request in self._admitted(output):
+            self.enforcement.enter(request)
         setattr(output, ATTRIBUTE, self._message(output, alive))
         self._monitor.scheduled(
-            (accounts[name] for name in output.num_scheduled_tokens if name in accounts),
+            [
+                accounts[request.request_id]
+                for request in self.enforcement.looked_at
+                if request.request_id in output.num_scheduled_tokens
+            ],
             [planned[plan.request_id] for plan in alive],
         )
+        self.enforcement.end_step(self.requests[plan.request_id] for plan in alive)
         self._count_recomputed(output)
         return output
+
+    def _admitted(self, output: SchedulerOutput) -> list[Request]:
+        """The requests that the step admits, in order: vLLM puts them behind those that run."""
+        count = len(output.scheduled_new_reqs) + len(output.scheduled_cached_reqs.resumed_req_ids)
+        return self.running[len(self.running) - count :]
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -225,6 +242,7 @@ class BudgetMixin(Scheduler):
         self.ledger.preemptions += 1
         if self._limits(request):
             self._watch.preempted()
+        self._forget(request)
         self._lost_tokens[request.request_id] = request.num_computed_tokens
         super()._preempt_request(request, timestamp, drop_stale_output)
 
@@ -235,7 +253,13 @@ class BudgetMixin(Scheduler):
         account = self.pages.accounts.get(request.request_id)
         if account is not None:
             self._monitor.ended(request, account)
+        self._forget(request)
         return super()._free_request(request, delay_free_blocks)
+
+    def _forget(self, request: Request) -> None:
+        """The request loses its cache."""
+        self._evicted.pop(request.request_id, None)
+        self.enforcement.leave(request)
 
     def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
         """vLLM's statistics, with ours if they are due."""
@@ -260,18 +284,13 @@ class BudgetMixin(Scheduler):
         accounts = self.pages.accounts
         if not accounts:
             return StepMessage()
-        evicted: dict[str, int] = {}
+        for plan in plans:
+            self._evicted[plan.request_id] = accounts[plan.request_id].evicted
         measure: dict[str, int] = {}
-        measures = measures_demand(self.budget_config)
-        for request_id in output.num_scheduled_tokens:
-            account = accounts[request_id]
-            if account.evicted:
-                evicted[request_id] = account.evicted
-            if measures:
-                request = self.requests[request_id]
-                if self.enforcement.is_due_for_measurement(request):
-                    measure[request_id] = request.num_preemptions
-        return StepMessage(tuple(plans), evicted, measure, idle=self.enforcement.idle)
+        if self._measures:
+            due = self.enforcement.to_measure(output.num_scheduled_tokens, self.requests)
+            measure = {request.request_id: request.num_preemptions for request in due}
+        return StepMessage(tuple(plans), self._evicted.copy(), measure, idle=self.enforcement.idle)
 
     def _count_recomputed(self, output: SchedulerOutput) -> None:
         """Add what resumed requests compute again: all they had, less their prefix-cache hit."""
