@@ -104,15 +104,16 @@ class Enforcement:
         if self.rollout.look():
             self._reassign(running)
         due = self.looked_at = self._begin_pass()
-        if not self._watched and not self._shadow.accounts:
+        if not self.rollout.may_observe:
             return self.controller.decide(due, lambda: running, candidate)
-        watched = [r for r in running if r in self._watched and not is_replaying(r)]
+        watched: list[Request] = []
+        if self._watched:
+            due = [request for request in due if request not in self._watched]
+            watched = [r for r in running if r in self._watched and not is_replaying(r)]
         self._shadow.follow(watched)
         self._watcher.decide(watched, lambda: watched)
         return self.controller.decide(
-            [request for request in due if request not in self._watched],
-            lambda: [request for request in running if request not in self._watched],
-            candidate,
+            due, lambda: [r for r in running if r not in self._watched], candidate
         )
 
     def enter(self, request: Request) -> None:
