@@ -95,7 +95,7 @@ class Load:
         chance, scheduler = self.chance, self.scheduler
         what = chance.choices(
             [self._arrive, self._abort, self._preempt_all, self._pause, self._turn, self._go_on],
-            [30, 4, 1, 1, 3, 8],
+            [30, 4, 1, 1, 8, 8],
         )[0]
         what()
         steps = chance.choice([0, 0, 1, 3, 10])
@@ -116,7 +116,7 @@ class Load:
         session = self.depth == 1 and chance.random() < 0.2
         if session:
             self.sessions[name] = 2
-        self._add(name, shared + own, session)
+        self.add(name, shared + own, chance.randint(1, 25 if session else 110), session=session)
 
     def _go_on(self) -> None:
         """A session goes on, or ends."""
@@ -128,12 +128,14 @@ class Load:
         if not more:
             del self.sessions[name]
         if name in self.scheduler.requests:
-            self._add(name, [self.chance.randrange(50) for _ in range(9)], more)
+            more_prompt = [self.chance.randrange(50) for _ in range(9)]
+            self.add(name, more_prompt, self.chance.randint(1, 25), session=more)
 
-    def _add(self, name: str, prompt: list[int], session: bool) -> None:
+    def add(self, name: str, prompt: list[int], answer: int, *, session: bool = False) -> None:
+        """A request for ``answer`` tokens, or an input of a session."""
         chance = self.chance
         sampling = SamplingParams(
-            max_tokens=chance.randint(1, 25 if session else 110),
+            max_tokens=answer,
             ignore_eos=True,
             extra_args={TENANT_FIELD: chance.choice("abc")},
         )
@@ -171,11 +173,13 @@ class Load:
         )
 
     def _turn(self) -> None:
-        """The rollout goes to another stage."""
+        self.turn(self.chance.choice(STAGES))
+
+    def turn(self, stage: Rollout) -> None:
+        """The next step is to find the rollout at this stage, if there is one."""
         watch = self.scheduler.enforcement.rollout
-        stage = self.chance.choice(STAGES)
         if watch.path is not None:
-            watch.path.write_text(stage.model_dump_json(exclude_none=False))
+            watch.path.write_text(stage.model_dump_json())
             watch._next_look, watch._seen = 0.0, None
 
     # ---- steps -------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import init_none_hash
 
+from growpage.budget.rollout import Rollout
 from growpage.engine.boundary_calendar import BoundaryCalendar
 from growpage.engine.scheduler import BudgetMixin
 from tests.engine.full_scan import scan_fully
@@ -86,6 +87,26 @@ def test_decisions_are_those_of_a_full_scan(
         for decision in (*journal.recent, *expected_journal.recent):
             decision["time"] = 0.0
         assert journal.recent == expected_journal.recent
+
+
+def test_another_stage_of_the_rollout_does_not_wait_for_a_boundary(
+    vllm_config: Any, tmp_path: Path
+) -> None:
+    """A request that has grown, and comes under its budget anew far from its next boundary."""
+    stage = tmp_path / "stage.json"
+    stage.write_text(Rollout(max_growth_rate=None).model_dump_json())
+    load = Load(vllm_config, {"policy": "every", "growth_rate": 1.0}, 5, stage)
+    load.add("r", list(range(20)), 100)
+    enforced, watched = Rollout(max_growth_rate=None), Rollout(mode="observe")
+    while load.scheduler.requests["r"].num_computed_tokens % BLOCK != 1 or load.steps < 50:
+        assert load.step() is not None
+    load.turn(watched)
+    load.step()
+    load.turn(enforced)
+    seen = load.step()
+    assert seen is not None
+    (plan,) = seen[1].plans
+    assert plan.tokens % BLOCK != 0, "before its boundary"
 
 
 def sums_are_right(scheduler: BudgetMixin) -> None:
