@@ -9,7 +9,7 @@ from vllm.v1.request import Request
 
 from growpage.budget.sharing import GIVER_RULES, pages_above_floors, pages_to_give
 from growpage.engine.accounts import Account
-from growpage.engine.capacity import Candidate, CapacityController, decodes_one, is_replaying
+from growpage.engine.capacity import Candidate, CapacityController, is_replaying
 from growpage.engine.enforcement import Enforcement
 from growpage.engine.messages import CompactionPlan
 
@@ -65,7 +65,7 @@ class FullScan(CapacityController):
                 continue
             if is_replaying(request):
                 plans.append(self._replay(request, account_of))
-            elif decodes_one(request) and not self._is_last(request):
+            elif self._is_settled(request):
                 if account_of.replay_pages is not None:
                     account_of.replay_pages = None
                     promised = min(account_of.promised, account_of.capacity)

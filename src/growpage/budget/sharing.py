@@ -93,7 +93,7 @@ def pages_to_give(
     givers = [
         (rule(held, agreed[i], page), -i)
         for i, held in enumerate(holdings)
-        if _is_able(held, agreed[i], page)
+        if held.tokens - (agreed[i] + 1) * page >= held.floor
     ]
     heapify(givers)
     while missing > 0 and givers:
@@ -101,7 +101,7 @@ def pages_to_give(
         agreed[giver] += 1
         missing -= 1
         held = holdings[giver]
-        if _is_able(held, agreed[giver], page):
+        if held.tokens - (agreed[giver] + 1) * page >= held.floor:
             heapreplace(givers, (rule(held, agreed[giver], page), -giver))
         else:
             heappop(givers)
@@ -111,11 +111,6 @@ def pages_to_give(
 def pages_above_floors(holdings: Sequence[Holding], page: int) -> int:
     """All that could be given."""
     return sum(max(held.tokens - held.floor, 0) // page for held in holdings)
-
-
-def _is_able(held: Holding, given: int, page: int) -> bool:
-    """Whether one more page leaves it no less than its floor."""
-    return held.tokens - (given + 1) * page >= held.floor
 
 
 def _marginal_loss(losses: tuple[float, ...], given: int) -> float:

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from growpage.engine.messages import DemandReport
+
+
+class Stake(NamedTuple):
+    """What a request needs of its cache, by its last measurement."""
+
+    report: DemandReport | None
+    """The measurement."""
+    prompt_tokens: int
+    floor: int
+    """Tokens that it is left with at least."""
+    losses: tuple[float, ...] | None
+    """Predicted loss if 1, 2, ... pages fewer were kept; none if not known."""
+    needed: int | None
+    """Tokens of its prompt and its working set; none if not known."""
 
 
 @dataclass
@@ -29,6 +44,8 @@ class Account:
     """Pages that it may hold while it is computed again after a preemption; none for any number."""
     report: DemandReport | None = None
     """The last measurement."""
+    stake: Stake | None = field(default=None, compare=False)
+    """What was last worked out from a measurement; of another one it is out of date."""
     unmeasured: bool = False
     """Whether a later measurement was left out, because memory was idle."""
     enforced: bool = True

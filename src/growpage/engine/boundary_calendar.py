@@ -48,14 +48,15 @@ class BoundaryCalendar(Generic[Entry]):
     def begin_pass(self) -> list[Entry]:
         """Begin a pass: those that are due, in the order in which they have entered."""
         self._pass += 1
-        due = sorted(self._filed.get(self._pass, ()), key=self._places.__getitem__)
-        for entry in due:
-            self.file(entry, 1)
-        return due
+        due = self._filed.pop(self._pass, set())
+        if due:
+            self._filed.setdefault(self._pass + 1, set()).update(due)
+        return sorted(due, key=self._places.__getitem__)
 
     def _take_out(self, entry: Entry) -> None:
         due = self._pass_of.pop(entry, None)
         if due is not None:
+            due = max(due, self._pass + 1)  # if it was due before, it is again
             entries = self._filed[due]
             entries.discard(entry)
             if not entries:

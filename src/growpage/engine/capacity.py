@@ -28,11 +28,11 @@ from growpage.budget.sharing import (
     pages_above_floors,
     pages_to_give,
 )
-from growpage.engine.accounts import Account, Tally
+from growpage.engine.accounts import Account, Stake, Tally
 from growpage.engine.journal import Journal
 from growpage.engine.limits import GrowthLimits
 from growpage.engine.manager import PageSwap
-from growpage.engine.messages import CompactionPlan
+from growpage.engine.messages import CompactionPlan, DemandReport
 
 MEASURE_LEAD = 1
 """Tokens before a boundary at which demand is measured: under async scheduling a report arrives one
@@ -391,17 +391,31 @@ class CapacityController:
 
     def _holding(self, request: Request, account: Account) -> Holding:
         """What the request can give down to its floor."""
-        demand = self._last_demand(account)
-        prompt = request.num_prompt_tokens
+        prompt, computed = request.num_prompt_tokens, request.num_computed_tokens
+        stake = account.stake
+        if (
+            stake is None
+            or stake.report is not account.report
+            or stake.prompt_tokens != prompt  # a streaming session's grows
+        ):
+            stake = account.stake = self._stake(prompt, account.report)
+        # After a prefill the queries have only seen the prompt, so that young requests look cheap.
+        old = computed - prompt >= self.config.young
+        return Holding(
+            computed - account.evicted, stake.floor, stake.losses if old else None, stake.needed
+        )
+
+    def _stake(self, prompt: int, report: DemandReport | None) -> Stake:
+        """What a request with such a prompt needs, by its last measurement if there is any."""
+        demand = report.demand if report else None
         floor = self.policy.floor_pages(prompt, demand)
         if self.config.max_pages is not None:
             floor = min(floor, self.config.max_pages)
-        # After a prefill the queries have only seen the prompt, so that young requests look cheap.
-        old = request.num_computed_tokens - prompt >= self.config.young
-        return Holding(
-            tokens=self._cached(request, account),
+        return Stake(
+            report=report,
+            prompt_tokens=prompt,
             floor=(floor - self.step) * self.block,
-            losses=demand.losses if demand and old else None,
+            losses=demand.losses if demand else None,
             needed=prompt + ceil(demand.short) if demand else None,
         )
 
@@ -504,16 +518,20 @@ class CapacityController:
         return min(request.num_prompt_tokens + request.max_tokens, self.max_model_len)
 
     def _is_settled(self, request: Request) -> bool:
-        """Whether it decodes, and will have the token that it computes next read."""
-        return decodes_one(request) and not self._is_last(request)
+        """Whether one token is due, that does not end the request: such a one is never computed.
+
+        If so, it is not in prefill, and is not replaying after a preemption.
+        """
+        computed = request.num_computed_tokens
+        return (
+            computed >= request.num_prompt_tokens
+            and _due(request) == 1
+            and computed + 1 < self._longest(request)
+        )
 
     def _boundary_pages(self, account: Account) -> int:
         """Pages that are full at the boundary before which the request is measured."""
         return account.held if self.policy.shares else account.capacity
-
-    def _is_last(self, request: Request) -> bool:
-        """Whether the token that is due now, if any, is never computed: it ends the request."""
-        return request.num_computed_tokens >= self._longest(request) - 1
 
     def _last_demand(self, account: Account) -> Demand | None:
         return account.report.demand if account.report else None
@@ -581,11 +599,6 @@ class CapacityController:
             candidate is None or self._admission_pages(candidate) <= spare
         )
         self._steps_awake = 0 if idle else self._steps_awake + 1
-
-
-def decodes_one(request: Request) -> bool:
-    """Whether exactly one token is due: not in prefill, not replaying after a preemption."""
-    return _due(request) == 1 and request.num_computed_tokens >= request.num_prompt_tokens
 
 
 def is_replaying(request: Request) -> bool:
