@@ -77,7 +77,7 @@ def test_defaults_are_valid_on_every_block_size() -> None:
         ("tau", "inf", "a finite number"),
         ("tau", True, "a finite number"),
         ("tau_quantile", 1.0, "a number or none, more than 0 and less than 1"),
-        ("giver", "smallest", "one of largest, least_loss, widest_margin"),
+        ("giver", "smallest", "one of largest, least_evicted, least_loss, widest_margin"),
         ("young", -1, "an integer, at least 0"),
         ("floor", "none", "one of working_set, promised"),
         ("admit_pages", 1, "an integer or none, at least 2"),

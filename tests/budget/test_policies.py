@@ -130,7 +130,7 @@ def test_every_spreads_its_growth() -> None:
 def test_initial_capacity_is_the_prompt_and_a_step(
     name: str, prompt: int, step: int, pages: int
 ) -> None:
-    assert policy(name, step=step).initial_pages(prompt) == pages
+    assert policy(name, step=step, protect_prompt=True).initial_pages(prompt) == pages
 
 
 @given(st.integers(0, 5000), st.integers(1, 3), st.integers(1, 40), st.sampled_from([16, 32, 128]))
@@ -170,17 +170,20 @@ def test_elastic_grows_whatever_is_measured(delta: float | None) -> None:
         (80, 0.0, 4),  # the prompt and the recent tokens: the capacity that it was admitted with
     ],
 )
-def test_the_floor_is_the_prompt_and_the_working_set(prompt: int, short: float, pages: int) -> None:
+def test_the_floor_is_the_protected_prompt_and_the_working_set(
+    prompt: int, short: float, pages: int
+) -> None:
     demand = Demand(short=short, long=90, cached=500)
-    assert policy("elastic").floor_pages(prompt, demand) == pages
+    assert policy("elastic", protect_prompt=True).floor_pages(prompt, demand) == pages
 
 
-def test_without_a_measurement_the_floor_is_the_initial_capacity() -> None:
-    assert policy("elastic").floor_pages(100, None) == policy("elastic").initial_pages(100) == 5
+@pytest.mark.parametrize("protects", [False, True])
+def test_without_a_measurement_the_floor_is_the_prompt_and_a_step(protects: bool) -> None:
+    assert policy("elastic", protect_prompt=protects).floor_pages(100, None) == 5
 
 
 def test_the_floor_that_was_promised_is_the_initial_capacity_whatever_is_measured() -> None:
-    chosen = policy("elastic", floor="promised")
+    chosen = policy("elastic", floor="promised", protect_prompt=True)
     wide = Demand(short=400, long=90, cached=500, losses=(0.9,))
     assert chosen.floor_pages(100, wide) == chosen.initial_pages(100) == 5
 
@@ -262,6 +265,7 @@ def test_what_is_measured(
     [
         ({}, True),
         ({"floor": "promised"}, False),
+        ({"floor": "promised", "giver": "largest"}, False),
         ({"floor": "promised", "giver": "least_loss"}, True),
         ({"floor": "promised", "giver": "widest_margin"}, True),
         ({"floor_loss": 0.01}, True),
@@ -279,10 +283,9 @@ def test_elastic_holds_no_prompt_that_is_not_protected() -> None:
     chosen = policy("elastic", protect_prompt=False, min_pages=3)
     demand = Demand(short=200.5, long=150, cached=400)
     assert chosen.initial_pages(400) == 3
-    assert chosen.floor_pages(400, None) == 3
     assert chosen.floor_pages(400, demand) == 8  # 201 tokens and a step, in pages of 32
     promised = policy("elastic", protect_prompt=False, min_pages=3, floor="promised")
-    assert promised.floor_pages(400, demand) == 3
+    assert promised.floor_pages(400, demand) == promised.floor_pages(400, None) == 3
 
 
 def test_a_policy_that_does_not_fit_the_block_size_is_refused() -> None:

@@ -12,6 +12,7 @@ from growpage.budget.sharing import (
     GIVER_RULES,
     Holding,
     largest,
+    least_evicted,
     least_loss,
     pages_above_floors,
     pages_to_give,
@@ -26,6 +27,7 @@ holdings = st.lists(
         floor=st.integers(0, 100),
         losses=st.none() | st.lists(st.floats(0, 1), max_size=4).map(tuple),
         needed=st.none() | st.integers(0, 150),
+        evicted=st.integers(0, 300),
     ),
     max_size=8,
 )
@@ -42,6 +44,10 @@ def test_as_much_as_is_wanted_or_as_floors_allow(rule, held, wanted) -> None:  #
 
 def most_tokens(held: list[Holding], left: list[int], able: list[int]) -> int:
     return max(able, key=lambda i: (left[i], i))
+
+
+def largest_share(held: list[Holding], left: list[int], able: list[int]) -> int:
+    return max(able, key=lambda i: (left[i] / (held[i].tokens + held[i].evicted), left[i], i))
 
 
 def smallest_loss(held: list[Holding], left: list[int], able: list[int]) -> int:
@@ -70,6 +76,7 @@ def most_margin(held: list[Holding], left: list[int], able: list[int]) -> int:
     ("rule", "chosen"),
     [
         (GIVER_RULES["largest"], most_tokens),
+        (GIVER_RULES["least_evicted"], largest_share),
         (GIVER_RULES["least_loss"], smallest_loss),
         (GIVER_RULES["widest_margin"], most_margin),
     ],
@@ -109,6 +116,15 @@ def test_the_largest_give_until_they_are_level(held: list[Holding], wanted: int)
 
 def test_of_equal_caches_the_last_admitted_gives() -> None:
     assert pages_to_give([Holding(64, 0)] * 3, 1, PAGE, largest) == [0, 0, 1]
+
+
+def test_all_are_evicted_by_the_same_share() -> None:
+    """A long request and a short one lose pages in proportion to what they have seen."""
+    held = [Holding(160, 0), Holding(80, 0)]
+    assert pages_to_give(held, 12, PAGE, least_evicted) == [8, 4]
+    # What was lost before counts: the one that is whole gives first.
+    held = [Holding(80, 0, evicted=80), Holding(80, 0)]
+    assert pages_to_give(held, 5, PAGE, least_evicted) == [0, 5]
 
 
 def test_the_least_loss_counts_page_by_page() -> None:

@@ -20,7 +20,7 @@ from growpage.budget.errors import ConfigError
 from growpage.budget.settings_file import load_settings
 
 PolicyName = Literal["full", "fixed", "growpage", "every", "elastic", "entropy"]
-GiverName = Literal["largest", "least_loss", "widest_margin"]
+GiverName = Literal["largest", "least_evicted", "least_loss", "widest_margin"]
 OverHeadsName = Literal["mean", "q90"]
 FloorName = Literal["working_set", "promised"]
 ScoreName = Literal[
@@ -75,8 +75,9 @@ class BudgetConfig(BaseModel):
     recent: Annotated[int, Field(ge=1)] = 16
     """Last tokens that are always kept."""
 
-    protect_prompt: bool = True
-    """Keep the whole prompt as long as the capacity exceeds it by at least a step."""
+    protect_prompt: bool = False
+    """Keep the whole prompt as long as the capacity exceeds it by at least a step. Pages that
+    requests share are kept as long as that is possible, whatever this says."""
 
     local_quota: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """Share of each page's tokens that is kept, so that no region is lost (paper: 64 of 256)."""
@@ -122,10 +123,11 @@ class BudgetConfig(BaseModel):
     growth_rate: Annotated[float, Field(ge=0, le=1)] = 0.25
     """Share of boundaries at which the policy `every` grows."""
 
-    giver: GiverName = "largest"
-    """Who gives a page when pages are short, under `elastic`: largest (the largest cache above its
-    floor), least_loss (the one predicted to lose least attention mass), widest_margin (the one with
-    most tokens beyond its prompt and working set)."""
+    giver: GiverName = "least_evicted"
+    """Who gives a page when pages are short, under `elastic`: least_evicted (the one that keeps the
+    largest share of its tokens), largest (the largest cache above its floor), least_loss (the one
+    predicted to lose least attention mass), widest_margin (the one with most tokens beyond its
+    prompt and working set)."""
 
     young: Annotated[int, Field(ge=0)] = 64
     """Decoded tokens below which the giver `least_loss` exempts a request: what it will need has

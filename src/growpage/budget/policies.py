@@ -19,6 +19,7 @@ from typing import ClassVar
 from growpage.budget.config import BudgetConfig, PageBudget
 from growpage.budget.demand import Demand
 from growpage.budget.running_quantile import RunningQuantile
+from growpage.budget.sharing import MEASURING_GIVERS
 
 
 class Action(Enum):
@@ -173,22 +174,26 @@ class Elastic(Policy):
         return (
             config.floor == "working_set"
             or config.floor_loss is not None
-            or config.giver != "largest"
+            or config.giver in MEASURING_GIVERS
         )
 
     def initial_pages(self, prompt_tokens: int) -> int:
         """As for others; only the least capacity if the prompt may be evicted as anything else."""
-        protected = self.config.protect_prompt
-        return super().initial_pages(prompt_tokens) if protected else self.config.min_pages
+        if self.config.protect_prompt:
+            return super().initial_pages(prompt_tokens)
+        return self.config.min_pages
 
     def floor_pages(self, prompt_tokens: int, demand: Demand | None) -> int:
-        """The prompt and the working set, what keeps the loss within bounds, or the promise.
+        """The working set, what keeps the loss within bounds, or the promise.
 
-        A working set is of all tokens; so it is the whole floor if the prompt is not protected.
+        The prompt comes on top of the working set if it is protected. Until that is measured, a
+        request has its prompt and a step.
         """
+        if self.config.floor == "promised":
+            return self.initial_pages(prompt_tokens)
+        if demand is None:
+            return super().initial_pages(prompt_tokens)
         least = self.initial_pages(prompt_tokens)
-        if demand is None or self.config.floor == "promised":
-            return least
         block = self.pages.block_size
         if self.config.floor_loss is None:
             tokens = ceil(demand.short) + prompt_tokens * self.config.protect_prompt

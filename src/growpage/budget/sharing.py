@@ -23,6 +23,8 @@ class Holding(NamedTuple):
     None: unknown, or not to be trusted yet."""
     needed: int | None = None
     """Tokens of its prompt and its working set. None: not measured yet."""
+    evicted: int = 0
+    """Tokens that it has lost already."""
 
 
 Claim = tuple[float, float]
@@ -57,11 +59,21 @@ def widest_margin(held: Holding, given: int, page: int) -> Claim:
     return 0, needed + given * page - held.tokens
 
 
+def least_evicted(held: Holding, given: int, page: int) -> Claim:
+    """The request that keeps the largest share of its tokens gives; of equal ones, the largest."""
+    left = held.tokens - given * page
+    return -left / max(held.tokens + held.evicted, 1), -left
+
+
 GIVER_RULES: dict[str, GiverRule] = {
     "largest": largest,
+    "least_evicted": least_evicted,
     "least_loss": least_loss,
     "widest_margin": widest_margin,
 }
+
+MEASURING_GIVERS = frozenset({"least_loss", "widest_margin"})
+"""Those that look at what was measured of a request."""
 
 
 def pages_to_give(

@@ -81,6 +81,10 @@ class PageBook(Protocol):
         """Pages that nobody holds."""
         ...
 
+    def shared_pages(self, request_id: str) -> int:
+        """The request's leading pages that others hold too: evicting from them frees nothing."""
+        ...
+
     def leading_pages(self, request_id: str, count: int) -> tuple[int, ...]:
         """The request's first ``count`` pages."""
         ...
@@ -401,8 +405,13 @@ class CapacityController:
             stake = account.stake = self._stake(prompt, account.report)
         # After a prefill the queries have only seen the prompt, so that young requests look cheap.
         old = computed - prompt >= self.config.young
+        shared = self.pages.shared_pages(request.request_id) * self.block
         return Holding(
-            computed - account.evicted, stake.floor, stake.losses if old else None, stake.needed
+            tokens=computed - account.evicted,
+            floor=max(stake.floor, shared + self.config.recent) if shared else stake.floor,
+            losses=stake.losses if old else None,
+            needed=stake.needed,
+            evicted=account.evicted,
         )
 
     def _stake(self, prompt: int, report: DemandReport | None) -> Stake:
@@ -411,12 +420,13 @@ class CapacityController:
         floor = self.policy.floor_pages(prompt, demand)
         if self.config.max_pages is not None:
             floor = min(floor, self.config.max_pages)
+        needed = ceil(demand.short) + prompt * self.config.protect_prompt if demand else None
         return Stake(
             report=report,
             prompt_tokens=prompt,
             floor=(floor - self.step) * self.block,
             losses=demand.losses if demand else None,
-            needed=prompt + ceil(demand.short) if demand else None,
+            needed=needed,
         )
 
     def _claims(self, able: list[Resident]) -> int:
@@ -464,8 +474,11 @@ class CapacityController:
         prompt = request.num_prompt_tokens
         whole_prompt = config.protect_prompt and account.prompt_whole and cached >= prompt
         prefix = config.sink
+        shared = self.pages.shared_pages(request_id) * block
+        if shared + config.recent <= survivors:
+            prefix = max(shared, config.sink)
         if whole_prompt and prompt + config.recent <= survivors:
-            prefix = max(prompt, config.sink)
+            prefix = max(prompt, prefix)
         if not prefix + config.recent <= survivors < cached:
             return None
         first = prefix // block

@@ -70,6 +70,11 @@ class GrowPageManager(FullAttentionManager):
             if block.ref_cnt == 0 and block.block_hash is not None
         ]
 
+    def shared_pages(self, request_id: str) -> int:
+        """The request's leading pages that others hold too."""
+        blocks = self.req_to_blocks.get(request_id, ())
+        return next((i for i, block in enumerate(blocks) if block.ref_cnt < 2), len(blocks))
+
     def leading_pages(self, request_id: str, count: int) -> tuple[int, ...]:
         """The request's first ``count`` pages."""
         return tuple(block.block_id for block in self.req_to_blocks[request_id][:count])

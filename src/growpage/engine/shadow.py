@@ -67,6 +67,10 @@ class ShadowBook:
         """Pages that would be free."""
         return self._real.free_pages + self._saved
 
+    def shared_pages(self, request_id: str) -> int:
+        """The request's leading pages that others hold too, which are the same in truth."""
+        return self._real.shared_pages(request_id)
+
     def leading_pages(self, request_id: str, count: int) -> tuple[int, ...]:
         """The request's first ``count`` pages, which are the same in truth."""
         return self._real.leading_pages(request_id, count)
