@@ -96,6 +96,8 @@ def test_sharing_with_one_that_is_compressed_meanwhile(budgeted: Engine, full: E
             # Its longer prompt takes LONGER past its budget while SHORT is within it.
             longer = [*LONG, *prompt_of(60, seed=3)]
             results[name] = engine.generate([longer, SHORT], 70)[1]
+        if name == "budgeted":
+            assert len(plans[0].kept) == 3, "evicting from shared pages would free nothing"
         assert bool(plans) == (name == "budgeted")
     assert results["budgeted"] == results["full"]
 
