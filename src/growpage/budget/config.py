@@ -54,7 +54,7 @@ class BudgetConfig(BaseModel):
     policy: PolicyName = "elastic"
     """Who decides at a capacity boundary: full (never compress), fixed (a constant budget),
     growpage (the paper's rule), every (grow at a given rate with no signal: the control), elastic
-    (grow while there is memory; when there is none, the largest cache gives a page), entropy (grow
+    (grow while there is memory; when there is none, who has lost least gives a page), entropy (grow
     while attention is wide and not settled)."""
 
     budget: Annotated[int, Field(ge=1)] = 512
