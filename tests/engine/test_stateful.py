@@ -158,7 +158,11 @@ class Machine(RuleBasedStateMachine):
     def step(self) -> None:
         """One step of the engine, with as many batches in flight as it has."""
         if self.scheduler.has_requests():
+            shared = any(block.ref_cnt > 1 for block in self.pool.blocks[1:])
+            before = self.scheduler.ledger.preemptions
             output = self.scheduler.schedule()
+            if shared:  # one that shares all its pages cannot be compressed without a free one
+                self.forced += self.scheduler.ledger.preemptions - before
             self.check_plans(output)
             self.queue.append((output, self.worker.execute(output)))
         if self.queue and (len(self.queue) >= self.depth or not self.scheduler.has_requests()):
@@ -192,10 +196,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_preempted_for_want_of_a_page(self) -> None:
-        # One that shares all its pages, prompt or not, cannot be compressed without a free one.
-        config = self.scheduler.budget_config
-        if config.protect_prompt or not self.scheduler.kv_cache_manager.enable_caching:
-            assert self.scheduler.ledger.preemptions == self.forced
+        assert self.scheduler.ledger.preemptions == self.forced
 
     @invariant()
     def accounts_are_those_of_requests_with_pages(self) -> None:
