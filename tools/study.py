@@ -50,6 +50,14 @@ PARTS = (
         "demand-smollm2",
     ),
     Part("rules-smollm2", (*REPLAY, GSM8K, "--requests", "24", "--base", "fixed 128"), "rules"),
+    Part(
+        "givers-smollm2",
+        (
+            *(*REPLAY, GSM8K, "--requests", "24", "--base", "fixed 160"),
+            *("--pool", "45%", "--load", "saturated"),
+        ),
+        "givers",
+    ),
     Part("scores-smollm2", (*REPLAY, GSM8K, "--requests", "24", "--base", "window"), "scores"),
     Part(
         "demand-qwen",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -27,7 +27,10 @@ def replay_figure(report: Mapping[str, Any], theme: Theme = LIGHT) -> Figure:
     loads = report["loads"]
     looks = _looks(loads, theme)
     with style(theme):
-        figure = Figure(figsize=(1.2 + 4.4 * len(loads), 4.6), layout="constrained")
+        width = 1.2 + 4.4 * len(loads)
+        columns = _legend_columns(looks, width)
+        rows = -(-len(looks) // columns)
+        figure = Figure(figsize=(width, 4 + 0.2 * rows), layout="constrained")
         panels = figure.subplots(1, len(loads), sharex=True, sharey=True, squeeze=False)[0]
         for panel, (load, contenders) in zip(panels, loads.items(), strict=True):
             _draw(panel, contenders, looks, theme)
@@ -44,9 +47,19 @@ def replay_figure(report: Mapping[str, Any], theme: Theme = LIGHT) -> Figure:
         for panel in panels:
             handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
         figure.legend(
-            list(handles.values()), list(handles), loc="outside lower center", ncols=3, fontsize=8
+            list(handles.values()),
+            list(handles),
+            loc="outside lower center",
+            ncols=columns,
+            fontsize=8,
         )
     return figure
+
+
+def _legend_columns(names: Iterable[str], width: float) -> int:
+    """As many as fit side by side into ``width`` inches, three at most."""
+    inches = 0.6 + 0.07 * max(map(len, names), default=0)
+    return max(1, min(3, int(width / inches)))
 
 
 def _least(loads: Mapping[str, Mapping[str, Any]]) -> float:
