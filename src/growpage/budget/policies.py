@@ -90,7 +90,10 @@ class Policy(ABC):
         return self.config.min_pages
 
     def floor_pages(self, prompt_tokens: int, demand: Demand | None) -> int:
-        """The capacity below which a request gives nothing, given its last measurement if any."""
+        """The capacity below which a request gives nothing, given its last measurement if any.
+
+        To depend on nothing else: it is worked out once for each measurement.
+        """
         return self.initial_pages(prompt_tokens)
 
     @abstractmethod
