@@ -447,18 +447,21 @@ CASES = [
         "centre_keys is false",
         "--growpage-centre-keys true",
         made={"mode": {**MODE, "cache": "fp8_e4m3"}},
-        settings=BudgetConfig(centre_keys=False),
+        settings=BudgetConfig(policy="growpage", centre_keys=False),
     ),
     Case(
         "8-bit cache",
         OK,
         "with centred keys",
         made={"mode": {**MODE, "cache": "fp8"}},
-        settings=BudgetConfig(),
+        settings=BudgetConfig(policy="growpage"),
     ),
     Case("settings and pool", UNKNOWN, "does not export its settings", "--config"),
     Case(
-        "settings and pool", OK, "fit a pool of 90 pages of 32", settings=BudgetConfig(min_pages=4)
+        "settings and pool",
+        OK,
+        "fit a pool of 90 pages of 32",
+        settings=BudgetConfig(policy="growpage", min_pages=4),
     ),
     Case(
         "settings and pool",
@@ -472,7 +475,7 @@ CASES = [
         FAILURE,
         "step is 48, but must be a multiple of the block size, 32",
         "the setting that it names",
-        settings=BudgetConfig(step=48),
+        settings=BudgetConfig(policy="growpage", step=48),
     ),
     Case(
         "settings and pool",
@@ -480,7 +483,7 @@ CASES = [
         "min_pages asks for 16 pages a request, 128 for --max-num-seqs 8, and the pool has 90: at "
         "most 5 fit at once",
         "--max-num-seqs 5",
-        settings=BudgetConfig(min_pages=16),
+        settings=BudgetConfig(policy="growpage", min_pages=16),
     ),
     Case(
         "settings and pool",
@@ -511,14 +514,14 @@ CASES = [
         WARNING,
         "watermark is set, but the policy growpage does not read it",
         "--growpage-policy elastic",
-        settings=BudgetConfig(watermark=3),
+        settings=BudgetConfig(policy="growpage", watermark=3),
     ),
     Case(
         "settings and pool",
         WARNING,
         "max_pages is 100, more than the pool's 90",
         "--growpage-max-pages below 90",
-        settings=BudgetConfig(max_pages=100),
+        settings=BudgetConfig(policy="growpage", max_pages=100),
     ),
 ]
 
@@ -546,7 +549,7 @@ def test_every_check_has_a_case_where_it_fires_and_one_where_it_does_not() -> No
 
 
 def test_a_healthy_engine_is_found_healthy() -> None:
-    findings = diagnose(evidence_of(*two_samples()), BudgetConfig())
+    findings = diagnose(evidence_of(*two_samples()), BudgetConfig(policy="growpage"))
     assert {finding.status for finding in findings} == {OK}
     assert [finding.name for finding in findings] == [*EVIDENCE_CHECKS, *ENGINE_CHECKS]
 
@@ -588,7 +591,7 @@ def test_a_check_is_unknown_without_its_metric(check: str) -> None:
         series={name: series for name, series in engine.series.items() if name != metric},
         declared=engine.declared - {metric.removesuffix("_total").removesuffix("_bucket")},
     )
-    finding = named(diagnose(evidence_of(blind), BudgetConfig()), check)
+    finding = named(diagnose(evidence_of(blind), BudgetConfig(policy="growpage")), check)
     assert finding.status is UNKNOWN
     assert finding.detail == f"metric {metric} is not exported"
 
