@@ -30,6 +30,7 @@ class Rules:
     """At a boundary, false: always evict (`fixed`); true: grow if ``delta > tau`` (`growpage`)."""
     score: str = "window"
     sink: int = 4
+    protect_prompt: bool = False
     recent: int = 16
     window: int = 16
     page_quota: int = 8
@@ -178,7 +179,8 @@ class _Request:
                 return
         keep = self.capacity - self.rules.page
         prefix = self.rules.sink
-        if self.prompt_whole and self.prompt_tokens + self.rules.recent <= keep:
+        protects = self.rules.protect_prompt and self.prompt_whole
+        if protects and self.prompt_tokens + self.rules.recent <= keep:
             prefix = max(self.prompt_tokens, prefix)
         self.prompt_whole = prefix >= self.prompt_tokens
         self.evict(keep, prefix)

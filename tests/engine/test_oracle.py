@@ -121,11 +121,11 @@ def oracle(smollm2_path: Path) -> Oracle:
 
 @pytest.fixture(scope="module")
 def fixed(start_engine: StartEngine, smollm2_path: Path) -> Answers:
-    engine = start(start_engine, smollm2_path, policy="fixed", budget=96)
+    engine = start(start_engine, smollm2_path, policy="fixed", budget=96, protect_prompt=True)
     return ask(engine, [DIARY, MUSEUM, EXPEDITION], 144)
 
 
-FIXED = Rules(page=PAGE, capacity=96)
+FIXED = Rules(page=PAGE, capacity=96, protect_prompt=True)
 
 
 def test_fixed_budget(fixed: Answers, oracle: Oracle) -> None:
