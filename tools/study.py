@@ -33,14 +33,14 @@ class Part:
     qwen: bool = False
     """Whether the model is Qwen2.5-Coder-1.5B-Instruct, not the embedded one."""
 
-
-@dataclass(frozen=True)
-class ThroughputPart(Part):
-    """One of ``growpage bench throughput``: wants a machine that does nothing else."""
+    @property
+    def is_timed(self) -> bool:
+        """Whether it wants a machine that does nothing else."""
+        return self.command[0] == THROUGHPUT
 
 
 ANSWERS, REPLAY = ("quality", "answers"), ("quality", "replay")
-THROUGHPUT = ("throughput",)
+THROUGHPUT = "throughput"
 GSM8K = "{data}/gsm8k_dev.jsonl"
 
 PARTS = (
@@ -73,28 +73,28 @@ PARTS = (
     ),
     Part("rules-qwen", (*REPLAY, GSM8K, "--requests", "16", "--base", "fixed 128"), "rules", True),
     Part("scores-qwen", (*REPLAY, GSM8K, "--requests", "16", "--base", "window"), "scores", True),
-    ThroughputPart(
+    Part(
         "memory-bound",
         (
-            *THROUGHPUT,
+            THROUGHPUT,
             *("--clients", "24", "--requests", "36", "--pool", "20%", "--rounds", "3"),
             *("--prompt-tokens", "32-64", "--output-tokens", "256-512"),
         ),
         "memory-bound",
     ),
-    ThroughputPart(
+    Part(
         "roomy",
         (
-            *THROUGHPUT,
+            THROUGHPUT,
             *("--clients", "16", "--requests", "32", "--pool", "120%", "--rounds", "20"),
             *("--prompt-tokens", "32-64", "--output-tokens", "96-160"),
         ),
         "roomy",
     ),
-    ThroughputPart(
+    Part(
         "long",
         (
-            *THROUGHPUT,
+            THROUGHPUT,
             *("--clients", "2", "--requests", "2", "--pool", "105%", "--rounds", "1"),
             *("--prompt-tokens", "64", "--output-tokens", "7936"),
         ),
@@ -124,7 +124,7 @@ def main(
         arguments = [argument.format(data=data) for argument in part.command]
         contenders, place = str(STUDIES / f"{part.contenders}.yaml"), work / part.name
         result = RESULTS / f"{part.name}.json"
-        if isinstance(part, ThroughputPart):
+        if part.is_timed:
             arguments += ["--contenders-file", contenders, "--out", str(place)]
         else:
             arguments += ["--contenders", contenders, "--work", str(place), "--out", str(result)]
@@ -132,7 +132,7 @@ def main(
             arguments += ["--model", str(qwen)]
         typer.echo(f"{part.name}: growpage bench {' '.join(arguments)}")
         subprocess.run([sys.executable, "-m", "growpage", "bench", *arguments], check=True)
-        if isinstance(part, ThroughputPart):
+        if part.is_timed:
             shutil.copy(place / "throughput.json", result)
             for figure in place.glob("*.png"):
                 shutil.copy(figure, RESULTS / f"{part.name}-{figure.name.split('-')[0]}.png")

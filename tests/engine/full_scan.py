@@ -95,21 +95,7 @@ class FullScan(CapacityController):
             if pages:
                 left = self._cached(request, account) - pages * self.block
                 plans.append(self._compress(request, account, left, reason))
-        claims = self._claims(able)
-        for request, account in able:
-            held = account.held
-            if held < account.promised or not self._claims_a_page(request, account):
-                continue
-            plan = None
-            if claims > self.spare_pages:
-                plan = self._refuse(request, account, held, "pool")
-            if plan is None:
-                self.limits.spend(account, 1)
-                demand = self._last_demand(account)
-                self.journal.grown(request.request_id, "spare", held, demand)
-            else:
-                plans.append(plan)
-                claims -= 1
+        plans += self._save_inside(able)
         return plans
 
     def _agree_among(self, able: Settled, needed: int, candidate: Candidate | None) -> list[int]:

@@ -96,6 +96,10 @@ class Policy(ABC):
         """
         return self.initial_pages(prompt_tokens)
 
+    def needed_tokens(self, prompt_tokens: int, demand: Demand) -> int:
+        """The working set of a request, and on top of it its prompt if that is protected."""
+        return ceil(demand.short) + prompt_tokens * self.config.protect_prompt
+
     @abstractmethod
     def decide(self, boundary: Boundary, pool: Pool) -> Action:
         """Grow or compress."""
@@ -199,7 +203,7 @@ class Elastic(Policy):
         least = self.initial_pages(prompt_tokens)
         block = self.pages.block_size
         if self.config.floor_loss is None:
-            tokens = ceil(demand.short) + prompt_tokens * self.config.protect_prompt
+            tokens = self.needed_tokens(prompt_tokens, demand)
         else:
             within = sum(loss <= self.config.floor_loss for loss in demand.losses)
             tokens = demand.cached - within * block

@@ -22,7 +22,7 @@ class Holding(NamedTuple):
     """Predicted loss if 1, 2, ... pages fewer were kept; the last one stands for all beyond it.
     None: unknown, or not to be trusted yet."""
     needed: int | None = None
-    """Tokens of its prompt and its working set. None: not measured yet."""
+    """Tokens of its working set, and of its prompt if that is protected. None: not measured yet."""
     evicted: int = 0
     """Tokens that it has lost already."""
 
@@ -53,7 +53,7 @@ def least_loss(held: Holding, given: int, page: int) -> Claim:
 def widest_margin(held: Holding, given: int, page: int) -> Claim:
     """The request with most tokens beyond what it needs gives; beyond its floor if that is unknown.
 
-    Its prompt and its working set are what it needs.
+    Its working set is what it needs, and its prompt if that is protected.
     """
     needed = held.floor if held.needed is None else held.needed
     return 0, needed + given * page - held.tokens

@@ -20,7 +20,7 @@ class Stake(NamedTuple):
     losses: tuple[float, ...] | None
     """Predicted loss if 1, 2, ... pages fewer were kept; none if not known."""
     needed: int | None
-    """Tokens of its prompt and its working set; none if not known."""
+    """Tokens of its working set, and of its prompt if that is protected; none if not known."""
 
 
 @dataclass

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import inf
 from typing import Protocol
 
 from vllm.utils.math_utils import cdiv
@@ -326,7 +326,12 @@ class CapacityController:
                 left = self._cached(request, account) - pages * self.block
                 plans.append(self._compress(request, account, left, reason))
 
-        # What nobody could give each one saves inside its own pages.
+        plans += self._save_inside(able)
+        return plans
+
+    def _save_inside(self, able: list[Resident]) -> list[CompactionPlan]:
+        """Let each one that nobody could give a page save inside its own pages."""
+        plans = []
         claims = self._claims(able)
         for request, account in able:
             held = account.held
@@ -420,13 +425,12 @@ class CapacityController:
         floor = self.policy.floor_pages(prompt, demand)
         if self.config.max_pages is not None:
             floor = min(floor, self.config.max_pages)
-        needed = ceil(demand.short) + prompt * self.config.protect_prompt if demand else None
         return Stake(
             report=report,
             prompt_tokens=prompt,
             floor=(floor - self.step) * self.block,
             losses=demand.losses if demand else None,
-            needed=needed,
+            needed=self.policy.needed_tokens(prompt, demand) if demand else None,
         )
 
     def _claims(self, able: list[Resident]) -> int:
