@@ -127,7 +127,7 @@ class BudgetConfig(BaseModel):
     """Who gives a page when pages are short, under `elastic`: least_evicted (the one that keeps the
     largest share of its tokens), largest (the largest cache above its floor), least_loss (the one
     predicted to lose least attention mass), widest_margin (the one with most tokens beyond its
-    prompt and working set)."""
+    working set, and its prompt if that is protected)."""
 
     young: Annotated[int, Field(ge=0)] = 64
     """Decoded tokens below which the giver `least_loss` exempts a request: what it will need has
@@ -137,8 +137,9 @@ class BudgetConfig(BaseModel):
     """Pages that `elastic` keeps free beyond those that are needed at once."""
 
     floor: FloorName = "working_set"
-    """What a request keeps under `elastic` when others want pages: working_set (its prompt and its
-    working set), promised (the capacity that it was admitted with, and no more)."""
+    """What a request keeps under `elastic` when others want pages: working_set (its
+    working set, and its prompt if that is protected), promised (the capacity that it was admitted
+    with, and no more)."""
 
     floor_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Predicted loss of attention mass that sets a request's floor under `elastic`. Default: none,
