@@ -318,7 +318,6 @@ class Budgeter:
             if self.summaries.count[slot] == 0:
                 name = "window"  # compressed before the first decode: only prompt queries are known
         rules = {"prefix": plan.prefix, "recent": self.config.recent, "page": page}
-        quota = fitting_quota(plan.tokens, plan.survivors, **rules, local_quota=local_quota)
         table = torch.tensor((*plan.kept, *plan.source), device=self.device)
         held = min(self.window.held(slot), plan.tokens)
         places, _ = self.window.places(slot, held)
@@ -334,11 +333,13 @@ class Budgeter:
                 plan.survivors,
                 prefix=plan.prefix,
                 recent=self.config.recent,
-                quota=quota,
+                quota=fitting_quota(plan.tokens, plan.survivors, **rules, local_quota=local_quota),
             )
             return
         survivors = [
-            select_survivors(scores, plan.survivors, **rules, local_quota=quota)[..., untouched:]
+            select_survivors(scores, plan.survivors, **rules, local_quota=local_quota)[
+                ..., untouched:
+            ]
             for scores in self._scores(name, plan, slot, table, ring[:, places])
         ]
         source, target = (
