@@ -14,6 +14,7 @@ from growpage.budget.demand import demand_by_head
 from growpage.budget.scores import CacheView, window
 from growpage.budget.selection import fitting_quota, select_by_sorting
 from growpage.compiled import loops
+from growpage.kvcache.eight_bit import EightBitFloats
 from growpage.kvcache.layout import LAYOUTS
 from growpage.kvcache.packed import PackedPages
 from growpage.kvcache.paged import PagedCache
@@ -29,16 +30,24 @@ SAME = 2e-5
 """Scores that differ by no more of themselves may be in another order."""
 
 
+STORED = [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+"""What the numbers in pages are."""
+
+
 def cache_of(
-    page: int, dim: int, sharpness: float, seed: int, heads: int = HEADS
+    page: int, dim: int, sharpness: float, seed: int, stored: torch.dtype = torch.bfloat16
 ) -> tuple[PagedCache, PackedPages]:
     """Random numbers, between other memory that is no number."""
     generator = torch.Generator().manual_seed(seed)
-    shape = (LAYERS, POOL, heads, 2, page * dim)
-    memory = torch.full((LAYERS, POOL + 1, heads, 2, page * dim), torch.nan, dtype=torch.bfloat16)
-    memory[:, 1:] = torch.randn(shape, generator=generator) * sharpness
-    cache = PagedCache(memory[:, 1:], LAYOUTS["amx"], dim)
-    assert cache._packed is not None
+    numbers = torch.randn(LAYERS, POOL, HEADS, 2, page * dim, generator=generator) * sharpness
+    memory = torch.full((LAYERS, POOL + 1, *numbers.shape[2:]), torch.nan).to(stored)
+    memory[:, 1:] = numbers.to(stored)
+    codes = None
+    if stored.itemsize == 1:
+        codes = EightBitFloats(stored, [1.0, 0.5, 2.25], [3.0, 1.0, 0.125])
+        memory = memory.view(torch.uint8)
+    cache = PagedCache(memory[:, 1:], LAYOUTS["amx"], dim, codes)
+    assert cache._packed is not None and cache.attending is cache._packed
     return cache, cache._packed
 
 
@@ -81,7 +90,12 @@ class Eviction:
         table, scale = torch.tensor(self.source), self.dim**-0.5
         keys = cache.stored_keys(ALL, table)[:, :, : self.tokens].clone()
         values = cache.stored_values(ALL, table)[:, :, : self.tokens].clone()
-        view = CacheView(keys=keys, values=values, scale=scale, window=ring[:, order])
+        view = CacheView(
+            keys=cache.decode_keys(ALL, keys),
+            values=cache.decode_values(ALL, values),
+            scale=scale,
+            window=ring[:, order],
+        )
         scores = window(view)
         kept = select_by_sorting(scores, self.keep, self.prefix, self.recent, self.page, self.quota)
         packed.compact_by_window(
@@ -144,10 +158,11 @@ def evictions(draw: st.DrawFn) -> Eviction:
     )
 
 
+@pytest.mark.parametrize("stored", STORED, ids=str)
 @settings(max_examples=80, deadline=None)
 @given(evictions())
-def test_survivors_are_those_of_torch(eviction: Eviction) -> None:
-    cache, packed = cache_of(eviction.page, eviction.dim, eviction.sharpness, eviction.seed)
+def test_survivors_are_those_of_torch(stored: torch.dtype, eviction: Eviction) -> None:
+    cache, packed = cache_of(eviction.page, eviction.dim, eviction.sharpness, eviction.seed, stored)
     scores, expected, found = eviction.run(cache, packed)
     assert (found.diff(dim=-1) > 0).all(), "ascending"
     if torch.equal(found, expected):
@@ -204,11 +219,13 @@ def test_values_that_are_no_numbers_go_first() -> None:
     assert not (found == 35).any() and (found == 37).any(dim=-1).all()
 
 
+@pytest.mark.parametrize("stored", STORED, ids=str)
 @settings(max_examples=60, deadline=None)
 @given(
     places, sizes, st.integers(1, 6), st.floats(0.1, 6), st.floats(0.3, 0.99), st.integers(0, 99)
 )
 def test_demand_is_that_of_torch(
+    stored: torch.dtype,
     order: list[int],
     size: tuple[int, int, int],
     group: int,
@@ -217,7 +234,7 @@ def test_demand_is_that_of_torch(
     seed: int,
 ) -> None:
     pages, missing, dim = size
-    cache, packed = cache_of(32, dim, sharpness, seed)
+    cache, packed = cache_of(32, dim, sharpness, seed, stored)
     tokens = max(pages * 32 - missing, 2)
     table, scale = torch.tensor(order[:pages]), dim**-0.5
     generator = torch.Generator().manual_seed(seed + 1)
@@ -233,9 +250,10 @@ def test_demand_is_that_of_torch(
     torch.testing.assert_close(found[:, 3:], expected[:, 3:], rtol=0, atol=2e-6)
 
 
-def test_keys_that_are_no_numbers_are_reported_by_the_demand() -> None:
-    cache, packed = cache_of(32, 32, 1, 0)
-    cache.pages[0, 2, 0, 0] = torch.nan
+@pytest.mark.parametrize("stored", STORED, ids=str)
+def test_keys_that_are_no_numbers_are_reported_by_the_demand(stored: torch.dtype) -> None:
+    cache, packed = cache_of(32, 32, 1, 0, stored)
+    cache.pages.view(stored)[0, 2, 0, 0] = torch.tensor(torch.nan).to(stored)
     summaries = torch.ones(2, LAYERS, HEADS, 32)
     found = packed.demand_by_head(torch.tensor([2, 3]), 40, summaries, 0.2, 0.9, [20])
     assert found[0, 3].isnan()

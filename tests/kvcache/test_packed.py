@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from growpage.compiled import loops
+from growpage.kvcache.eight_bit import EightBitFloats
 from growpage.kvcache.layout import LAYOUTS
 from growpage.kvcache.packed import PackedPages
 from growpage.kvcache.paged import PagedCache, keep_survivors
@@ -20,15 +21,21 @@ pytestmark = pytest.mark.skipif(
 
 LAYERS, POOL, HEADS, DIM = 3, 6, 2, 32
 ALL = slice(0, LAYERS)
-DTYPES = [torch.bfloat16, torch.float16]
+DTYPES = [torch.bfloat16, torch.float16, torch.uint8]
 
 
 def cache_of(seed: int, page: int, dtype: torch.dtype = torch.bfloat16) -> PagedCache:
     """Any bit patterns, between other memory, as the engine's pages are."""
     generator = torch.Generator().manual_seed(seed)
     shape = (LAYERS, POOL + 1, HEADS, 2, page * DIM)
-    memory = torch.randint(-(2**15), 2**15, shape, dtype=torch.int16, generator=generator)
-    return PagedCache(memory.view(dtype)[:, 1:], LAYOUTS["amx"], DIM)
+    memory = torch.randint(256, (*shape, dtype.itemsize), dtype=torch.uint8, generator=generator)
+    codes = EightBitFloats(torch.float8_e4m3fn, [1.0] * LAYERS, [1.0] * LAYERS)
+    return PagedCache(
+        memory.flatten(-2).view(dtype)[:, 1:],
+        LAYOUTS["amx"],
+        DIM,
+        codes if dtype is torch.uint8 else None,
+    )
 
 
 def bits(numbers: Tensor) -> Tensor:
@@ -89,7 +96,7 @@ def test_pages_are_moved_as_by_torch(
     keep_survivors(plain, ALL, tables[1], keys, values, survivors)
     for read in ("stored_keys", "stored_values"):
         found, expected = (
-            getattr(cache, read)(ALL, tables[1])[:, :, :count].contiguous().view(torch.int16)
+            getattr(cache, read)(ALL, tables[1])[:, :, :count].contiguous().view(torch.int8)
             for cache in (fast, plain)
         )
         assert torch.equal(found, expected)
@@ -97,7 +104,7 @@ def test_pages_are_moved_as_by_torch(
     untouched = cache_of(seed, page, dtype).pages
     for number in others:
         assert torch.equal(
-            fast.pages[:, number].view(torch.int16), untouched[:, number].view(torch.int16)
+            fast.pages[:, number].view(torch.int8), untouched[:, number].view(torch.int8)
         )
 
 

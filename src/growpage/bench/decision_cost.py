@@ -21,9 +21,10 @@ import typer
 from growpage.budget.config import BudgetConfig
 from growpage.budget.rope import Rotary
 from growpage.engine.budgeter import AttentionShape, Budgeter, StepRows
-from growpage.engine.cpu_layout import cpu_page_layout
+from growpage.engine.cpu_layout import EIGHT_BIT_DTYPES, cpu_page_layout
 from growpage.engine.messages import CompactionPlan
 from growpage.engine.parallel import TensorParallel
+from growpage.kvcache.eight_bit import EightBitFloats
 from growpage.kvcache.paged import PagedCache
 
 REQUESTS = 16
@@ -88,9 +89,10 @@ class Bench:
         shape: of the model.
         config: the budget.
         pages: in the pool.
+        cache_dtype: vLLM's name for what is stored of keys and values.
     """
 
-    def __init__(self, shape: Shape, config: BudgetConfig, pages: int) -> None:
+    def __init__(self, shape: Shape, config: BudgetConfig, pages: int, cache_dtype: str) -> None:
         from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
         dtype = torch.bfloat16
@@ -111,10 +113,15 @@ class Bench:
         self.fresh = torch.randn(
             shape.layers, pages, shape.kv_heads, 2, PAGE * shape.head_size, dtype=dtype
         )
+        codes = None
+        if stored := EIGHT_BIT_DTYPES.get(cache_dtype):
+            self.fresh = self.fresh.to(stored).view(torch.uint8)
+            codes = EightBitFloats(stored, [1.0] * shape.layers, [1.0] * shape.layers)
         self.budgeter.cache = PagedCache(
             self.fresh.clone(),
-            cpu_page_layout(isa, PAGE, shape.head_size, dtype),
+            cpu_page_layout(isa, PAGE, shape.head_size, dtype, cache_dtype),
             shape.head_size,
+            codes,
         )
         self.names = [f"r{index}" for index in range(REQUESTS)]
         self.budgeter.admit(self.names)
@@ -183,13 +190,14 @@ def main(
     threads: Annotated[list[int] | None, typer.Option(min=1, help="Threads of torch.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="Shape of a model.")] = None,
     score: Annotated[str, typer.Option(help="Eviction score.")] = "window",
+    kv_cache_dtype: Annotated[str, typer.Option(help="As vLLM's: auto, fp8, ...")] = "auto",
     repeats: Annotated[int, typer.Option(min=4, help="Runs of each phase.")] = 40,
 ) -> None:
     """Print medians and quartiles of each phase of a decision."""
     lengths = tokens or [256, 512, 1024, 2048, 8000]
     config = BudgetConfig.of({"policy": "elastic", "score": score})
     for name in model or list(SHAPES):
-        bench = Bench(SHAPES[name], config, -(-max(lengths) // PAGE))
+        bench = Bench(SHAPES[name], config, -(-max(lengths) // PAGE), kv_cache_dtype)
         for count in threads or [1, 2]:
             torch.set_num_threads(count)
             head = f"{name}, {count} thread{'s' if count > 1 else ''}"

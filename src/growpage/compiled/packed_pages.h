@@ -1,7 +1,8 @@
-// Pages of 16-bit numbers in the layout "amx", row by row: a row is one KV head of one layer.
+// Pages of 16-bit or 8-bit numbers in the layout "amx", row by row: a row is one KV head of one
+// layer.
 //
 // Of a page, keys lie as [tokens / 16][dim / 2][16 tokens][2], values as
-// [dim / 16][tokens / 2][16 dims][2 tokens]: lines of 64 bytes in either.
+// [dim / 16][tokens / 2][16 dims][2 tokens]: lines of 32 numbers in either.
 
 #pragma once
 
@@ -17,9 +18,10 @@
 namespace growpage {
 
 using Half = uint16_t;
+using Byte = uint8_t;
 
-constexpr int64_t LANES = 16;  // 32-bit lanes of a vector: 16 tokens' keys, 16 dims of values
-constexpr int64_t LINE = 32;   // 16-bit numbers in 64 bytes
+constexpr int64_t LANES = 16;  // pairs of numbers in a line: 16 tokens' keys, 16 dims of values
+constexpr int64_t LINE = 32;   // numbers
 
 // Where a pool's rows are.
 struct Pool {
@@ -81,14 +83,15 @@ struct Row {
     int64_t dim() const { return table.dim(); }
 };
 
-// Fetches a row's keys or values into the cache, some lines at a time while others are worked on.
+// Fetches a row's keys or values into the cache, 64 bytes at a time while others are worked on.
+template <typename Number>
 class Ahead {
    public:
-    Ahead(const Half* base, const Table& table) : base_(base), table_(table) {}
+    Ahead(const Number* base, const Table& table) : base_(base), table_(table) {}
 
-    // Fetch the next lines, as many as there are.
+    // Fetch the next lines of the cache, as many as there are.
     void fetch(int64_t lines) {
-        for (; lines > 0; --lines, at_ += LINE) {
+        for (; lines > 0; --lines, at_ += AT_ONCE) {
             if (at_ == end_) {
                 if (token_ == table_.tokens()) return;
                 at_ = base_ + table_.keys(token_);
@@ -99,12 +102,14 @@ class Ahead {
         }
     }
 
-    int64_t lines() const { return table_.tokens() * table_.dim() / LINE; }
+    int64_t lines() const { return table_.tokens() * table_.dim() / AT_ONCE; }
 
    private:
-    const Half* base_;
+    static constexpr int64_t AT_ONCE = 64 / sizeof(Number);
+
+    const Number* base_;
     const Table& table_;
-    const Half *at_ = nullptr, *end_ = nullptr;
+    const Number *at_ = nullptr, *end_ = nullptr;
     int64_t token_ = 0;
 };
 
@@ -112,13 +117,66 @@ inline __mmask16 first_lanes(int64_t count) {
     return count >= LANES ? 0xFFFF : count <= 0 ? 0 : (1 << count) - 1;
 }
 
+// A line of pairs, and what moving takes. Pairs are numbered by the 32-bit lanes of places.
+template <typename Number>
+struct Pairs;
+
+template <>
+struct Pairs<Half> {
+    using Line = __m512i;
+    static Line load(const Half* line) { return _mm512_loadu_si512(line); }
+    static Line places(__m512i places) { return places; }
+    // At each place, one of the 16 pairs of a, or if it is 16 or more, of b.
+    static Line pick(Line a, Line b, Line places) {
+        return _mm512_permutex2var_epi32(a, places, b);
+    }
+    // Where the mask says so, pairs of another line.
+    static Line pick(Line line, __mmask16 where, Line other, Line places) {
+        return _mm512_mask_permutexvar_epi32(line, where, places, other);
+    }
+    static void store(Half* to, __mmask16 where, Line line) {
+        _mm512_mask_storeu_epi32(to, where, line);
+    }
+    // Of each pair of a and of b one number, the second one if it says so.
+    static Line join(Line a, bool second_of_a, Line b, bool second_of_b) {
+        const __m512i low = _mm512_srlv_epi32(a, _mm512_set1_epi32(second_of_a ? 16 : 0));
+        const __m512i high = _mm512_sllv_epi32(b, _mm512_set1_epi32(second_of_b ? 0 : 16));
+        return _mm512_mask_blend_epi16(0xAAAAAAAA, low, high);
+    }
+};
+
+template <>
+struct Pairs<Byte> {
+    using Line = __m256i;
+    static Line load(const Byte* line) {
+        return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line));
+    }
+    static Line places(__m512i places) { return _mm512_cvtepi32_epi16(places); }
+    static Line pick(Line a, Line b, Line places) {
+        return _mm256_permutex2var_epi16(a, places, b);
+    }
+    static Line pick(Line line, __mmask16 where, Line other, Line places) {
+        return _mm256_mask_permutexvar_epi16(line, where, places, other);
+    }
+    static void store(Byte* to, __mmask16 where, Line line) {
+        _mm256_mask_storeu_epi16(to, where, line);
+    }
+    static Line join(Line a, bool second_of_a, Line b, bool second_of_b) {
+        const __m256i low = _mm256_srlv_epi16(a, _mm256_set1_epi16(second_of_a ? 8 : 0));
+        const __m256i high = _mm256_sllv_epi16(b, _mm256_set1_epi16(second_of_b ? 0 : 8));
+        return _mm256_mask_blend_epi8(0xAAAAAAAA, low, high);
+    }
+};
+
 // Move the survivors kept [count] of a row to the first places of the target, in order. No page of
 // the target may come later in the source.
-inline void move_keys(const Row<const Half>& source, const Row<Half>& target, const int32_t* kept,
-                      int64_t count) {
+template <typename Number>
+void move_keys(const Row<const Number>& source, const Row<Number>& target, const int32_t* kept,
+               int64_t count) {
+    using Lines = Pairs<Number>;
     for (int64_t first = 0; first < count; first += LANES) {
         const int64_t size = std::min(LANES, count - first);
-        Half* to = target.keys(first);
+        Number* to = target.keys(first);
         if (kept[first] == first && kept[first + size - 1] == first + size - 1 &&
             source.keys(first) == to) {
             continue;  // they lie where they are to be
@@ -126,7 +184,7 @@ inline void move_keys(const Row<const Half>& source, const Row<Half>& target, co
         const __mmask16 there = first_lanes(size);
         const __m512i tokens = _mm512_maskz_loadu_epi32(there, kept + first);
         const __m512i blocks = _mm512_srli_epi32(tokens, 4);
-        const Half* from[LANES + 1];
+        const Number* from[LANES + 1];
         __mmask16 lanes[LANES + 1];
         int64_t parts = 0;
         for (__mmask16 left = there; left != 0; left &= ~lanes[parts++]) {
@@ -138,43 +196,44 @@ inline void move_keys(const Row<const Half>& source, const Row<Half>& target, co
         // Mostly they come from two blocks. Lanes' numbers are their tokens' low bits.
         if (parts == 1) from[1] = from[0];
         const __m512i low = _mm512_and_si512(tokens, _mm512_set1_epi32(15));
-        const __m512i two = _mm512_mask_add_epi32(low, ~lanes[0], low, _mm512_set1_epi32(16));
+        const auto one = Lines::places(low);
+        const auto two = Lines::places(
+            _mm512_mask_add_epi32(low, ~lanes[0], low, _mm512_set1_epi32(LANES)));
         for (int64_t line = 0; line < source.dim() / 2 * LINE; line += LINE) {
-            __m512i gathered = _mm512_permutex2var_epi32(_mm512_loadu_si512(from[0] + line), two,
-                                                         _mm512_loadu_si512(from[1] + line));
+            auto gathered =
+                Lines::pick(Lines::load(from[0] + line), Lines::load(from[1] + line), two);
             for (int64_t part = 2; part < parts; ++part) {
-                gathered = _mm512_mask_permutexvar_epi32(gathered, lanes[part], low,
-                                                         _mm512_loadu_si512(from[part] + line));
+                gathered = Lines::pick(gathered, lanes[part], Lines::load(from[part] + line), one);
             }
-            _mm512_mask_storeu_epi32(to + line, there, gathered);
+            Lines::store(to + line, there, gathered);
         }
     }
 }
 
 // As move_keys. Two tokens share a line: if the survivors are odd in number, the last one is stored
 // twice.
-inline void move_values(const Row<const Half>& source, const Row<Half>& target,
-                        const int32_t* kept, int64_t count) {
+template <typename Number>
+void move_values(const Row<const Number>& source, const Row<Number>& target, const int32_t* kept,
+                 int64_t count) {
+    using Lines = Pairs<Number>;
     const int64_t step = source.value_step();
     for (int64_t first = 0; first < count; first += 2) {
         const int64_t one = kept[first], two = kept[std::min(first + 1, count - 1)];
-        const Half *a = source.values(one), *b = source.values(two);
-        Half* to = target.values(first);
+        const Number *a = source.values(one), *b = source.values(two);
+        Number* to = target.values(first);
         if (a == to && b == to && one % 2 == 0 && two % 2 == 1) continue;
-        // Each 32-bit lane is one dimension of both tokens.
-        const __m512i down = _mm512_set1_epi32(one % 2 * 16);
-        const __m512i up = _mm512_set1_epi32((1 - two % 2) * 16);
+        // Each pair is one dimension of both tokens.
         for (int64_t at = 0; at < source.dim() / LANES * step; at += step) {
-            const __m512i low = _mm512_srlv_epi32(_mm512_loadu_si512(a + at), down);
-            const __m512i high = _mm512_sllv_epi32(_mm512_loadu_si512(b + at), up);
-            _mm512_storeu_si512(to + at, _mm512_mask_blend_epi16(0xAAAAAAAA, low, high));
+            Lines::store(to + at, 0xFFFF,
+                         Lines::join(Lines::load(a + at), one % 2, Lines::load(b + at), two % 2));
         }
     }
 }
 
 // Moves the survivors of row after row to the first places of the target, in order. The pages may
 // be the same: if one comes earlier in the target than in the source, so that it would be written
-// before it is read, a copy of the row is moved, 4 * page * dim bytes for each page.
+// before it is read, a copy of its keys, then of its values, is moved.
+template <typename Number>
 class Mover {
    public:
     Mover(const Pool& pool, const int64_t* source, int64_t pages, const int64_t* target,
@@ -194,14 +253,14 @@ class Mover {
     const Table& source() const { return source_; }
 
     // Move the survivors kept [count] of a row.
-    void move(Half* keys, Half* values, int64_t row, const int32_t* kept) {
+    void move(Number* keys, Number* values, int64_t row, const int32_t* kept) {
         const int64_t offset = pool_.offset(row);
-        move_keys(read(keys + offset), {keys + offset, target_}, kept, count_);
-        move_values(read(values + offset), {values + offset, target_}, kept, count_);
+        move_keys<Number>(read(keys + offset), {keys + offset, target_}, kept, count_);
+        move_values<Number>(read(values + offset), {values + offset, target_}, kept, count_);
     }
 
    private:
-    Row<const Half> read(const Half* base) {
+    Row<const Number> read(const Number* base) {
         if (in_place_) return {base, source_};
         const int64_t size = pool_.page * pool_.dim;
         for (int64_t token = 0; token < source_.tokens(); token += pool_.page) {
@@ -214,6 +273,73 @@ class Mover {
     int64_t count_;
     Table source_, target_, copied_;
     bool in_place_ = true;
+    Aligned<Number> copy_;
+};
+
+// Bytes as the bfloat16 numbers that they stand for: those of the lower 128 are given, [128], and
+// the highest bit is the sign.
+class Widener {
+   public:
+    explicit Widener(const Half* numbers) {
+        for (int64_t i = 0; i < 4; ++i) numbers_[i] = _mm512_loadu_si512(numbers + i * LINE);
+    }
+
+    void widen(const Byte* from, int64_t count, Half* to) const {
+        for (int64_t i = 0; i < count; i += LINE) {
+            const __m512i bytes = _mm512_cvtepu8_epi16(Pairs<Byte>::load(from + i));
+            const __m512i low = _mm512_permutex2var_epi16(numbers_[0], bytes, numbers_[1]);
+            const __m512i high = _mm512_permutex2var_epi16(numbers_[2], bytes, numbers_[3]);
+            const __mmask32 is_high = _mm512_test_epi16_mask(bytes, _mm512_set1_epi16(0x40));
+            const __m512i sign =
+                _mm512_slli_epi16(_mm512_and_si512(bytes, _mm512_set1_epi16(0x80)), 8);
+            _mm512_storeu_si512(
+                to + i, _mm512_or_si512(_mm512_mask_blend_epi16(is_high, low, high), sign));
+        }
+    }
+
+   private:
+    __m512i numbers_[4];
+};
+
+// Reads the keys, or the values, of row after row in bfloat16.
+template <typename Number>
+class Reader;
+
+// They are that already.
+template <>
+class Reader<Half> {
+   public:
+    Reader(const Pool&, const Table& table, const Half*) : table_(table) {}
+
+    // Those from some token on; others may be anything.
+    Row<const Half> read(const Half* base, int64_t) { return {base, table_}; }
+
+   private:
+    const Table& table_;
+};
+
+// They are bytes, of which it has a copy until the next row: 2 * dim bytes for each token.
+template <>
+class Reader<Byte> {
+   public:
+    Reader(const Pool& pool, const Table& table, const Half* numbers)
+        : table_(table),
+          copied_(Table::in_a_row(pool, table.tokens() / pool.page)),
+          widener_(numbers),
+          copy_(table.tokens() * pool.dim) {}
+
+    Row<const Half> read(const Byte* base, int64_t first) {
+        const int64_t page = table_.page(), dim = table_.dim();
+        for (int64_t token = first / page * page; token < table_.tokens(); token += page) {
+            widener_.widen(base + table_.keys(token), page * dim, copy_.data() + token * dim);
+        }
+        return {copy_.data(), copied_};
+    }
+
+   private:
+    const Table& table_;
+    Table copied_;
+    Widener widener_;
     Aligned<Half> copy_;
 };
 

@@ -23,6 +23,19 @@ class EightBitFloats:
         self.dtype = dtype
         self._scales = torch.tensor([list(key_scales), list(value_scales)])
 
+    @property
+    def key_scales(self) -> Tensor:
+        """``[layers]`` in float32."""
+        return self._scales[0]
+
+    @property
+    def magnitudes(self) -> Tensor:
+        """``[128]`` what the bytes without their highest bit, the sign, stand for, unscaled.
+
+        In bfloat16, which has every 8-bit float.
+        """
+        return torch.arange(128, dtype=torch.uint8).view(self.dtype).bfloat16()
+
     def decode(self, layers: slice, half: int, stored: Tensor) -> Tensor:
         """The numbers, in float32, of bytes ``[layers, ...]``; ``half`` is 0 for keys, else 1."""
         scales = self._scales[half, layers].to(stored.device)

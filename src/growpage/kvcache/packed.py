@@ -1,4 +1,4 @@
-"""Pages of 16-bit numbers in the layout ``amx``, read and compacted as they lie.
+"""Pages of 16-bit or 8-bit numbers in the layout ``amx``, read and compacted as they lie.
 
 What :class:`growpage.kvcache.paged.PagedCache` does with torch in any layout and on any device,
 done here in one pass over the memory, for the layout that the fastest CPUs use.
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from growpage.compiled import Loops, loops
+from growpage.kvcache.eight_bit import EightBitFloats
 from growpage.kvcache.layout import LAYOUTS, PageLayout
 
 _TILE = 16
@@ -23,11 +24,14 @@ class PackedPages:
     Args:
         pages: ``[layers, pages, kv_heads, 2, page_tokens * dim]``, as :meth:`fits` wants them.
         dim: head size.
+        codes: what the elements stand for, if they are bytes.
         loops: compiled.
     """
 
-    def __init__(self, pages: Tensor, dim: int, loops: Loops) -> None:
+    def __init__(self, pages: Tensor, dim: int, codes: EightBitFloats | None, loops: Loops) -> None:
         self._loops = loops
+        self._codes = codes
+        self._magnitudes = torch.empty(0) if codes is None else codes.magnitudes
         self._layers, _, self._heads, _, half = pages.shape
         self._page = half // dim
         self._dim = dim
@@ -36,10 +40,12 @@ class PackedPages:
         self._strides = torch.tensor([pages.stride(axis) for axis in (0, 1, 2)])
 
     @classmethod
-    def of(cls, pages: Tensor, layout: PageLayout, dim: int) -> PackedPages | None:
+    def of(
+        cls, pages: Tensor, layout: PageLayout, dim: int, codes: EightBitFloats | None = None
+    ) -> PackedPages | None:
         """The pool, if its pages of head size ``dim`` fit, and there are loops for them."""
         compiled = loops() if cls.fits(pages, layout, dim) else None
-        return cls(pages, dim, compiled) if compiled and compiled.packed_pages else None
+        return cls(pages, dim, codes, compiled) if compiled and compiled.packed_pages else None
 
     @staticmethod
     def fits(pages: Tensor, layout: PageLayout, dim: int) -> bool:
@@ -48,14 +54,14 @@ class PackedPages:
         return (
             layout is LAYOUTS["amx"]
             and pages.device.type == "cpu"
-            and pages.dtype in (torch.bfloat16, torch.float16)
+            and pages.dtype in (torch.bfloat16, torch.float16, torch.uint8)
             and tokens % _TILE == dim % _TILE == 0
             and pages.stride(4) == 1
         )
 
     @property
     def readable(self) -> bool:
-        """Whether numbers can be read: half of float32's bits are a bfloat16's."""
+        """Whether numbers can be read as they are: half of float32's bits are a bfloat16's."""
         return self._dtype is torch.bfloat16
 
     def keys(self, layers: slice, table: Tensor) -> Tensor:
@@ -78,8 +84,9 @@ class PackedPages:
 
     @property
     def attends(self) -> bool:
-        """Whether attention can be looked at in place."""
-        return self.readable and self._dim % (2 * _TILE) == 0
+        """Whether attention can be looked at here: in place, or in a copy of one head's bytes."""
+        known = self.readable or self._codes is not None
+        return known and self._dim % (2 * _TILE) == 0
 
     def compact_by_window(
         self,
@@ -100,8 +107,9 @@ class PackedPages:
         What :func:`growpage.budget.scores.window`,
         :func:`growpage.budget.selection.select_survivors` and :meth:`move` do one after the other,
         done head by head while a head's memory is near. Scores differ from torch's by some 1e-5 of
-        themselves, and who survives by that alone. It allocates no more than
-        ``4 * (tokens + page) * (n * group + 16 + dim)`` bytes, for one head.
+        themselves, and who survives by that alone. A layer's scale of 8-bit values is left out: it
+        changes no order. It allocates no more than ``4 * (tokens + page) * (n * group + 16 + dim)``
+        bytes, for one head.
 
         Args:
             source: ``[pages]`` page numbers.
@@ -117,6 +125,7 @@ class PackedPages:
         """
         self._loops(
             "compact_by_window",
+            self._dtype.itemsize,
             *self._halves,
             self._strides,
             self._layers * self._heads,
@@ -127,12 +136,13 @@ class PackedPages:
             tokens,
             self._page,
             self._dim,
+            self._magnitudes,
             ring,
             ring.stride(0),
             places,
             len(places),
             ring.shape[2] // self._heads,
-            float(scale),
+            self._logit_scales(scale),
             keep,
             prefix,
             recent,
@@ -151,7 +161,8 @@ class PackedPages:
         """As :func:`growpage.budget.demand.demand_by_head`, of the keys of all layers in these
         pages.
 
-        It allocates some ``4 * tokens * (2 * group + 20)`` bytes, for one head.
+        It allocates some ``4 * tokens * (2 * group + 20)`` bytes, for one head, and for bytes
+        ``2 * tokens * dim`` more.
 
         Args:
             table: ``[pages]`` page numbers.
@@ -165,6 +176,7 @@ class PackedPages:
         out = torch.empty(self._layers * query_heads, 3 + len(capacities), dtype=torch.double)
         self._loops(
             "measure_rows",
+            self._dtype.itemsize,
             self._halves[0],
             self._strides,
             self._layers * self._heads,
@@ -174,9 +186,10 @@ class PackedPages:
             tokens,
             self._page,
             self._dim,
+            self._magnitudes,
             summaries.contiguous(),
             query_heads // self._heads,
-            float(scale),
+            self._logit_scales(scale),
             float(mass),
             torch.tensor(capacities, dtype=torch.long),
             len(capacities),
@@ -195,6 +208,7 @@ class PackedPages:
         rows = survivors.flatten(0, 1).contiguous()
         self._loops(
             "move_rows",
+            self._dtype.itemsize,
             *self._halves,
             self._strides,
             len(rows),
@@ -207,6 +221,11 @@ class PackedPages:
             self._page,
             self._dim,
         )
+
+    def _logit_scales(self, scale: float) -> Tensor:
+        """``[layers]`` by which products with what is stored of the keys are multiplied."""
+        scales = torch.full((self._layers,), scale, dtype=torch.double)
+        return scales if self._codes is None else scales * self._codes.key_scales
 
     def _empty(self, layers: slice, rows: int, columns: int) -> Tensor:
         return torch.empty(layers.stop - layers.start, self._heads, rows, columns)

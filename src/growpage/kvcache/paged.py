@@ -36,7 +36,7 @@ class PagedCache:
         self.codes = codes
         self.layers, _, self.kv_heads, _, half = pages.shape
         self.page_tokens = half // dim
-        self._packed = PackedPages.of(pages, layout, dim)
+        self._packed = PackedPages.of(pages, layout, dim, codes)
 
     def keys(self, layers: slice, pages: Tensor) -> Tensor:
         """The numbers in ``pages [..., n]``: ``[layers, ..., kv_heads, n * page_tokens, dim]``."""
