@@ -1,4 +1,4 @@
-"""With idle memory nobody is measured, and it is made up for when memory is short."""
+"""Measurements that are put off: all while memory is idle, and those that are too many at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from growpage.budget.config import BudgetConfig
 from growpage.budget.policies import make_policy
 from growpage.budget.rollout import UNSTAGED
 from growpage.engine.accounts import Account, Tally
-from growpage.engine.capacity import CATCH_UP, MEASURE_LEAD, CapacityController
+from growpage.engine.capacity import MEASURE_LEAD, MEASURED_AT_ONCE, CapacityController
 from growpage.engine.journal import Journal
 from growpage.engine.limits import GrowthLimits
 from growpage.engine.observations import Observations
@@ -66,7 +66,7 @@ BOUNDARY = 3 * BLOCK - MEASURE_LEAD
 
 
 def test_nobody_is_measured_while_memory_is_idle_and_everybody_soon_after() -> None:
-    names = [f"r{index}" for index in range(2 * CATCH_UP + 1)]
+    names = [f"r{index}" for index in range(2 * MEASURED_AT_ONCE + 1)]
     book = Book(names)
     controller = controller_of(book)
     assert due(controller, book, BOUNDARY) == []
@@ -75,17 +75,30 @@ def test_nobody_is_measured_while_memory_is_idle_and_everybody_soon_after() -> N
     for _ in range(BudgetConfig().warmup):
         assert due(controller, book, BOUNDARY) == [], "summaries have lapsed, and are cold"
     measured = [due(controller, book, BOUNDARY - 5) for _ in range(4)]
-    assert [len(step) for step in measured] == [CATCH_UP, CATCH_UP, 1, 0]
+    assert [len(step) for step in measured] == [MEASURED_AT_ONCE, MEASURED_AT_ONCE, 1, 0]
     assert sorted(name for step in measured for name in step) == names
 
 
-def test_a_boundary_that_is_due_does_not_wait() -> None:
-    names = [f"r{index}" for index in range(3 * CATCH_UP)]
+@pytest.mark.parametrize("count", [1, MEASURED_AT_ONCE, 3 * MEASURED_AT_ONCE + 1, 8 * BLOCK])
+def test_a_step_measures_a_few_and_the_next_ones_the_others(count: int) -> None:
+    names = [f"r{index}" for index in range(count)]
     book = Book(names)
     book.free_pages = 10
     controller = controller_of(book)
-    assert due(controller, book, BOUNDARY) == names
-    assert due(controller, book, BOUNDARY - 5) == [], "nothing is left to make up for"
+    most = max(MEASURED_AT_ONCE, 2 * count // BLOCK)
+    first = due(controller, book, BOUNDARY)
+    assert len(first) == min(most, count)
+    later = [due(controller, book, BOUNDARY + 1) for _ in range(BLOCK // 2)]
+    assert all(len(step) <= most for step in later)
+    assert sorted([*first, *(name for step in later for name in step)]) == sorted(names)
+    assert not controller.catches_up
+
+
+def test_a_policy_that_decides_by_this_very_boundary_measures_all_of_it() -> None:
+    names = [f"r{index}" for index in range(3 * MEASURED_AT_ONCE)]
+    controller = controller_of(Book(names), policy="growpage")
+    assert due(controller, Book(names), BOUNDARY) == names
+    assert not controller.catches_up
 
 
 def test_memory_is_idle_while_half_of_it_is_spare() -> None:

@@ -47,7 +47,7 @@ class Account:
     stake: Stake | None = field(default=None, compare=False)
     """What was last worked out from a measurement; of another one it is out of date."""
     unmeasured: bool = False
-    """Whether a later measurement was left out, because memory was idle."""
+    """Whether a later measurement was put off: memory was idle, or too many were due at once."""
     enforced: bool = True
     """Whether its budget is enforced; if not, it is served as by plain vLLM, promised nothing."""
     tenant: str | None = None

@@ -42,8 +42,9 @@ IDLE_SHARE = 0.5
 """Part of the pool that must be spare for a policy that shares to measure nobody: no step of any
 size that is usual takes it all, and when less is spare there is time to measure."""
 
-CATCH_UP = 2
-"""Requests in a step that are measured because it was left out before."""
+MEASURED_AT_ONCE = 4
+"""Requests that a policy that shares measures in one step, or if that is more, twice as many as
+come to a boundary in a step on average. Others follow in the next steps."""
 
 REPLAY_STEPS = 4
 """Capacity steps that a preempted request may exceed its capacity by while it is computed again."""
@@ -130,7 +131,7 @@ class CapacityController:
         self.step = policy.pages.step_pages
         self.block = pages.block_size
         self._steps_awake: float = inf
-        self._to_catch_up = 0
+        self._to_measure = 0
         self._unmeasured: set[str] = set()
         self._measures = measures_demand(config)
 
@@ -566,28 +567,28 @@ class CapacityController:
     def is_due_for_measurement(self, request: Request, account: Account) -> bool:
         """Whether the step that computed the request's last token is to measure its demand.
 
-        To be asked once for each request of a step. While memory is idle no floor matters, so what
-        a policy that shares would do with the figures is nothing; they are made up for when it has
-        not been for so long that the query summaries can be trusted again.
+        To be asked once for each request of a step. A policy that shares needs no figures of this
+        very boundary, so it measures a few at a time, and others in the next steps. While memory is
+        idle no floor matters, and nothing is measured; that is made up for when memory has not been
+        idle for so long that the query summaries can be trusted again.
         """
         if request.num_computed_tokens <= request.num_prompt_tokens or is_replaying(request):
             return False
         boundary = self._boundary_pages(account) * self.block
         due = self._cached(request, account) + MEASURE_LEAD == boundary
-        if self._cold:
-            if due:
-                account.unmeasured = True
-                self._unmeasured.add(request.request_id)
-            return False
-        if not due and account.unmeasured and self._to_catch_up > 0:
-            self._to_catch_up -= 1
-            due = True
-        account.unmeasured &= not due
-        return due
+        if not self.policy.shares or not (due or account.unmeasured):
+            return due
+        now = not self._cold and self._to_measure > 0
+        account.unmeasured = not now
+        if now:
+            self._to_measure -= 1
+        else:
+            self._unmeasured.add(request.request_id)
+        return now
 
     @property
     def catches_up(self) -> bool:
-        """Whether to ask about all requests of a step, for measurements that were left out."""
+        """Whether to ask about all requests of a step, for measurements that were put off."""
         if self._cold or not self._unmeasured:
             return False
         accounts = self.pages.accounts
@@ -607,7 +608,8 @@ class CapacityController:
 
     def _look_at_memory(self, candidate: Candidate | None) -> None:
         """See whether memory is idle, so that what requests need is of no consequence."""
-        self._to_catch_up = CATCH_UP
+        at_boundaries = len(self.pages.accounts) // self.block
+        self._to_measure = max(MEASURED_AT_ONCE, 2 * at_boundaries)
         config = self.config
         if not self.policy.shares or config.track_entropy or config.max_pages is not None:
             return  # figures are wanted for themselves, or for the losses at the limit
