@@ -47,3 +47,14 @@ def test_a_budget_that_never_evicts_gives_the_tokens_of_plain_vllm(
     engine = start_engine(budget)
     assert engine.generate(PROMPTS, 96) == plain
     assert engine.scheduler.ledger.compressions == 0
+
+
+def test_the_default_gives_the_tokens_of_plain_vllm_in_a_pool_that_is_enough(
+    start_engine: StartEngine, plain: list[list[int]]
+) -> None:
+    """A fifth more than all of them need at full length. A page holds 32 tokens."""
+    needed = sum(-(-(len(prompt) + 96) // 32) for prompt in PROMPTS)
+    engine = start_engine({}, pages=-(-needed * 6 // 5) + 1)  # one is vLLM's own
+    assert engine.generate(PROMPTS, 96) == plain
+    assert engine.scheduler.ledger.compressions == 0
+    assert engine.scheduler.policy.config.policy == "elastic"
