@@ -27,7 +27,8 @@ class Part:
     name: str
     """Of its result."""
     command: tuple[str, ...]
-    """After ``growpage bench``; ``{data}`` stands for the folder of problems."""
+    """After ``growpage bench``; ``{data}`` stands for the folder of problems, ``{studies}`` for
+    that of the contenders."""
     contenders: str
     """A file under ``studies/``, without its ending."""
     qwen: bool = False
@@ -77,17 +78,26 @@ PARTS = (
         "memory-bound",
         (
             THROUGHPUT,
-            *("--clients", "24", "--requests", "36", "--pool", "20%", "--rounds", "3"),
+            *("--clients", "24", "--requests", "48", "--pool", "20%", "--rounds", "3"),
             *("--prompt-tokens", "32-64", "--output-tokens", "256-512"),
         ),
         "memory-bound",
     ),
     Part(
+        "memory-bound-quality",
+        (
+            *(*REPLAY, "{studies}/essays.jsonl", "--requests", "32", "--new-tokens", "480"),
+            *("--concurrency", "24", "--pool", "20%", "--load", "saturated"),
+            *("--base", "fixed 256"),
+        ),
+        "memory-bound-quality",
+    ),
+    Part(
         "roomy",
         (
             THROUGHPUT,
-            *("--clients", "16", "--requests", "32", "--pool", "120%", "--rounds", "20"),
-            *("--prompt-tokens", "32-64", "--output-tokens", "96-160"),
+            *("--clients", "16", "--requests", "16", "--pool", "120%", "--rounds", "20"),
+            *("--prompt-tokens", "32-64", "--output-tokens", "96-128"),
         ),
         "roomy",
     ),
@@ -121,7 +131,7 @@ def main(
         if (only and part.name not in only) or (part.qwen and qwen is None):
             typer.echo(f"{part.name}: skipped")
             continue
-        arguments = [argument.format(data=data) for argument in part.command]
+        arguments = [argument.format(data=data, studies=STUDIES) for argument in part.command]
         contenders, place = str(STUDIES / f"{part.contenders}.yaml"), work / part.name
         result = RESULTS / f"{part.name}.json"
         if part.is_timed:
