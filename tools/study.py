@@ -92,6 +92,19 @@ PARTS = (
         ),
         "memory-bound-quality",
     ),
+    *(
+        Part(
+            f"pages-{page}",
+            (
+                THROUGHPUT,
+                *("--clients", "24", "--requests", "30", "--pool", "20%", "--rounds", "1"),
+                *("--prompt-tokens", "32-64", "--output-tokens", "256-512"),
+                *("--block-size", str(page)),
+            ),
+            f"pages-{page}",
+        )
+        for page in (16, 32, 64)
+    ),
     Part(
         "roomy",
         (
