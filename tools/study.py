@@ -72,6 +72,15 @@ PARTS = (
         "gsm8k-qwen",
         qwen=True,
     ),
+    Part(
+        "givers-qwen",
+        (
+            *(*REPLAY, GSM8K, "--requests", "24", "--base", "fixed 160"),
+            *("--pool", "45%", "--load", "saturated"),
+        ),
+        "givers-qwen",
+        qwen=True,
+    ),
     Part("rules-qwen", (*REPLAY, GSM8K, "--requests", "16", "--base", "fixed 128"), "rules", True),
     Part("scores-qwen", (*REPLAY, GSM8K, "--requests", "16", "--base", "window"), "scores", True),
     Part(
