@@ -110,6 +110,37 @@ def test_what_chance_explains_is_not_resolved(found) -> None:  # type: ignore[no
     assert "not resolved" in shown.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_fixed_budgets_at_equal_memory_are_a_mixture_of_the_two_next_to_it() -> None:
+    def all_of(pages: int, right: int) -> list[Response]:
+        """So many in ten are right."""
+        return [
+            response(p.id, "a: 1\nb: 2" if at % 10 < right else "", pages=pages)
+            for at, p in enumerate(PROBLEMS)
+        ]
+
+    responses = {
+        "full": all_of(16, 10),
+        "small": all_of(2, 0),
+        "large": all_of(6, 4),
+        "between": all_of(5, 8),  # half of the bytes for a page, so as with 2.5
+        "above": all_of(22, 9),  # as with 11, between the large one and full KV
+        "below": all_of(3, 9),
+    }
+    bytes_of = dict.fromkeys(responses, 100) | dict.fromkeys(("between", "above", "below"), 50)
+    yardstick = ["large", "small"]
+    graded = grade_all(PROBLEMS, responses)
+    rows = by_family(
+        PROBLEMS, graded, {}, bytes_of, full="full", base="small", yardstick=yardstick
+    )[ALL]
+    # An eighth of the requests by the large budget: 0.05 right.
+    assert rows["between"].score_at_equal_memory.value == pytest.approx(0.75)
+    assert rows["between"].loss_at_equal_memory.value == pytest.approx(0.2 / 0.95)
+    assert rows["between"].as_json()["loss_at_equal_memory"]["resolved"]
+    assert rows["above"].score_at_equal_memory.value == pytest.approx(0.9 - 0.7)
+    assert rows["below"].score_at_equal_memory is None
+    assert all(rows[name].score_at_equal_memory is None for name in ("full", "small", "large"))
+
+
 def test_the_rank_correlation() -> None:
     assert spearman([1, 2, 3, 4], [10, 100, 1000, 10_000]) == pytest.approx(1)
     assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -55,6 +56,10 @@ class Summary:
     """Paired difference of the score to the base's; none for the base."""
     loss_to_base: Estimate | None
     """Loss of score over the base's loss; none where the base's loss is not resolved from 0."""
+    score_at_equal_memory: Estimate | None
+    """Paired difference of the score to that of fixed budgets which hold as much on average."""
+    loss_at_equal_memory: Estimate | None
+    """Loss of score over that of those; none where theirs is not resolved from 0."""
     tokens: float
     """Mean length of an answer."""
     length_to_full: Estimate | None
@@ -77,7 +82,13 @@ class Summary:
     def as_json(self) -> dict[str, Any]:
         """Ready for JSON; intervals say whether they resolve a difference."""
         row = asdict(self)
-        for key, none in (("score_to_full", 0.0), ("score_to_base", 0.0), ("loss_to_base", 1.0)):
+        for key, none in (
+            ("score_to_full", 0.0),
+            ("score_to_base", 0.0),
+            ("loss_to_base", 1.0),
+            ("score_at_equal_memory", 0.0),
+            ("loss_at_equal_memory", 1.0),
+        ):
             estimate: Estimate | None = getattr(self, key)
             if estimate is not None:
                 row[key]["resolved"] = estimate.resolves(none)
@@ -107,9 +118,13 @@ def summarise(
     *,
     full: str,
     base: str,
+    yardstick: Collection[str] = (),
 ) -> dict[str, Summary]:
-    """Every contender's figures, compared to full KV and to the base, problem by problem."""
-    return {name: _summary(name, graded, demands, page_bytes[name], full, base) for name in graded}
+    """Every contender's figures, compared problem by problem: to full KV, to the base, and to the
+    fixed budgets of the yardstick at equal memory."""
+    return {
+        name: _summary(name, graded, demands, page_bytes, full, base, yardstick) for name in graded
+    }
 
 
 def by_family(
@@ -120,20 +135,32 @@ def by_family(
     *,
     full: str,
     base: str,
+    yardstick: Collection[str] = (),
 ) -> dict[str, dict[str, Summary]]:
     """The figures over all problems, and over those of each family where there are several.
 
     Demands of different families are not compared: over all there is no correlation with demand,
     unless there is one family only.
+
+    Args:
+        problems: in any order.
+        graded: by contender and problem.
+        demands: tokens to be remembered, by problem.
+        page_bytes: of each contender.
+        full: the contender with full KV.
+        base: one that all others are compared to.
+        yardstick: contenders with fixed budgets; full KV is the largest of them.
     """
+    names = {"full": full, "base": base}
     families: dict[str, list[str]] = defaultdict(list)
     for problem in problems:
         families[problem.family].append(problem.id)
     several = len(families) > 1
-    found = {ALL: summarise(graded, {} if several else demands, page_bytes, full=full, base=base)}
+    comparable = {} if several else demands
+    found = {ALL: summarise(graded, comparable, page_bytes, **names, yardstick=yardstick)}
     for family, ids in families.items() if several else ():
         part = {name: {each: rows[each] for each in ids} for name, rows in graded.items()}
-        found[family] = summarise(part, demands, page_bytes, full=full, base=base)
+        found[family] = summarise(part, demands, page_bytes, **names, yardstick=yardstick)
     return found
 
 
@@ -148,8 +175,8 @@ def table(title: str, summaries: Mapping[str, Summary]) -> Table:
     """A row for each contender."""
     shown = Table(title=title, caption="95% intervals; paired bootstrap over problems")
     for column in (
-        "contender", "right", "score", "to full", "to base", "loss / base's", "tokens",
-        "x full", "loops", "cut", "pages", "peak", "MiB", "demand rho",
+        "contender", "right", "score", "to full", "to base", "loss / base's", "to fixed",
+        "loss / fixed's", "tokens", "x full", "loops", "cut", "pages", "peak", "MiB", "demand rho",
     ):  # fmt: skip
         shown.add_column(column, justify="left" if column == "contender" else "right")
     for name, row in summaries.items():
@@ -160,6 +187,8 @@ def table(title: str, summaries: Mapping[str, Summary]) -> Table:
             _resolved(row.score_to_full, 0, "+.3f"),
             _resolved(row.score_to_base, 0, "+.3f"),
             _resolved(row.loss_to_base, 1, ".2f"),
+            _resolved(row.score_at_equal_memory, 0, "+.3f"),
+            _resolved(row.loss_at_equal_memory, 1, ".2f"),
             f"{row.tokens:.0f}",
             "" if row.length_to_full is None else f"{row.length_to_full.value:.2f}",
             f"{row.looped:.1%}",
@@ -198,16 +227,20 @@ def _summary(
     name: str,
     graded: Mapping[str, Mapping[str, Graded]],
     demands: Mapping[str, int],
-    page_bytes: int,
+    page_bytes: Mapping[str, int],
     full: str,
     base: str,
+    yardstick: Collection[str],
 ) -> Summary:
     rows = graded[name]
     score = {who: {each: row.score for each, row in graded[who].items()} for who in graded}
     tokens = {who: {each: row.tokens for each, row in graded[who].items()} for who in graded}
     page_steps = sum(row.page_steps for row in rows.values())
-    steps = sum(row.page_steps / row.mean_pages for row in rows.values() if row.mean_pages)
-    mean_pages = page_steps / steps if steps else 0.0
+    mean_pages = _mean_pages(rows)
+    held = {who: _mean_pages(graded[who]) * page_bytes[who] for who in graded}
+    budgets = {who for who in {*yardstick, full} if who in graded}
+    fixed = None if name in budgets else _score_at(held[name], score, held, budgets)
+    fixed_loses = fixed is not None and difference(score[full], fixed).resolves(0)
     peak_pages = max(row.peak_pages for row in rows.values())
     demanding = [each for each in rows if each in demands]
     base_loss = None if base == full else difference(score[full], score[base])
@@ -219,14 +252,18 @@ def _summary(
         score_to_full=None if name == full else difference(score[name], score[full]),
         score_to_base=None if name == base else difference(score[name], score[base]),
         loss_to_base=loss_ratio(score[name], score[base], score[full]) if loss_known else None,
+        score_at_equal_memory=None if fixed is None else difference(score[name], fixed),
+        loss_at_equal_memory=loss_ratio(score[name], fixed, score[full])
+        if fixed is not None and fixed_loses
+        else None,
         tokens=fmean(tokens[name].values()),
         length_to_full=None if name == full else ratio(tokens[name], tokens[full]),
         looped=fmean(row.looped for row in rows.values()),
         unfinished=fmean(row.unfinished for row in rows.values()),
         mean_pages=mean_pages,
         peak_pages=peak_pages,
-        mean_bytes=mean_pages * page_bytes,
-        peak_bytes=peak_pages * page_bytes,
+        mean_bytes=held[name],
+        peak_bytes=peak_pages * page_bytes[name],
         page_steps_to_full=None
         if name == full
         else page_steps / sum(row.page_steps for row in graded[full].values()),
@@ -235,6 +272,33 @@ def _summary(
             [rows[each].mean_pages for each in demanding], [demands[each] for each in demanding]
         ),
     )
+
+
+def _mean_pages(rows: Mapping[str, Graded]) -> float:
+    """Pages a request, over all steps in which any was held."""
+    steps = sum(row.page_steps / row.mean_pages for row in rows.values() if row.mean_pages)
+    return sum(row.page_steps for row in rows.values()) / steps if steps else 0.0
+
+
+def _score_at(
+    memory: float,
+    score: Mapping[str, Mapping[str, float]],
+    held: Mapping[str, float],
+    budgets: Collection[str],
+) -> dict[str, float] | None:
+    """Scores by problem that fixed budgets have while they hold so many bytes on average.
+
+    Of the two budgets next to it, one serves a share of the requests and the other all the rest,
+    by chance, so that the mean memory is just this. None where it is not between two of them.
+    """
+    for low, high in pairwise(sorted(budgets, key=held.__getitem__)):
+        if held[low] <= memory <= held[high] and held[low] < held[high]:
+            share = (memory - held[low]) / (held[high] - held[low])
+            return {
+                problem: (1 - share) * ours + share * score[high][problem]
+                for problem, ours in score[low].items()
+            }
+    return None
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:

@@ -30,6 +30,9 @@ PLAIN = "plain"
 DIALS = frozenset({"budget", "tau", "growth_rate", "min_pages", "max_pages", "watermark"})
 """Settings that trade memory for quality; contenders that differ in them alone are one line."""
 
+BASELINE = "fixed"
+"""The line that others are compared to at equal memory."""
+
 
 class Contender(BaseModel):
     """One of those that are compared."""

@@ -14,15 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from growpage.bench.contenders import BASELINE
 from growpage.bench.forced_replay import RequestReplay, perplexity
 from growpage.bench.replay import Measurement, Part
 from growpage.bench.statistics import Estimate, estimate, mean, ratio
 
 LEAST_KL = 1e-9
 """Below it a mean KL is zero, as far as its logarithm goes."""
-
-BASELINE = "fixed"
-"""The line that others are compared to at equal memory."""
 
 
 def at_equal_memory(

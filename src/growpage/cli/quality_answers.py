@@ -78,7 +78,7 @@ def answers(
 
     from growpage.bench import answers as run
     from growpage.bench.answers_report import by_family, grade_all, table
-    from growpage.bench.contenders import read_contenders
+    from growpage.bench.contenders import BASELINE, read_contenders
     from growpage.bench.machine import describe_machine, describe_versions
     from growpage.bench.pool import page_bytes
     from growpage.bench.problems import ProblemError
@@ -126,6 +126,7 @@ def answers(
         bytes_of,
         full=named[0].name,
         base=compared,
+        yardstick=[each.name for each in named if each.line == BASELINE],
     )
     report = {
         "command": shlex.join(["growpage", *sys.argv[1:]]),
