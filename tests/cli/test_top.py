@@ -197,9 +197,12 @@ def test_it_follows_the_server_until_interrupted(tmp_path: Path) -> None:
     engine.run(10)
     write_snapshot(tmp_path, engine.snapshot() | {"waiting": 111})  # type: ignore[arg-type]
     ours, theirs = pty.openpty()
+    # What a script runs in the background inherits that interrupts are ignored.
+    not_ignored = ("env", "--default-signal=INT")
+    top = (sys.executable, "-m", "growpage", "top")
     with served(tmp_path, [], 0) as server:
         process = subprocess.Popen(
-            [sys.executable, "-m", "growpage", "top", "--url", server.address, "--interval", "0.5"],
+            [*not_ignored, *top, "--url", server.address, "--interval", "0.5"],
             stdin=theirs,
             stdout=theirs,
             stderr=subprocess.PIPE,
