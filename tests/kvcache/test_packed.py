@@ -29,7 +29,7 @@ def cache_of(seed: int, page: int, dtype: torch.dtype = torch.bfloat16) -> Paged
     generator = torch.Generator().manual_seed(seed)
     shape = (LAYERS, POOL + 1, HEADS, 2, page * DIM)
     memory = torch.randint(256, (*shape, dtype.itemsize), dtype=torch.uint8, generator=generator)
-    codes = EightBitFloats(torch.float8_e4m3fn, [1.0] * LAYERS, [1.0] * LAYERS)
+    codes = EightBitFloats(torch.float8_e4m3fn, [1.0, 0.5, 3.0], [0.25, 7.0, 1.0])
     return PagedCache(
         memory.flatten(-2).view(dtype)[:, 1:],
         LAYOUTS["amx"],
@@ -42,6 +42,7 @@ def bits(numbers: Tensor) -> Tensor:
     return numbers.contiguous().view(torch.int32)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.uint8], ids=str)
 @settings(max_examples=40)
 @given(
     st.permutations(range(POOL)),
@@ -51,9 +52,9 @@ def bits(numbers: Tensor) -> Tensor:
     st.integers(0, 99),
 )
 def test_numbers_read_are_those_of_torch(
-    order: list[int], count: int, page: int, layers: slice, seed: int
+    dtype: torch.dtype, order: list[int], count: int, page: int, layers: slice, seed: int
 ) -> None:
-    cache, table = cache_of(seed, page), torch.tensor(order[:count])
+    cache, table = cache_of(seed, page, dtype), torch.tensor(order[:count])
     for fast, plain in (
         (cache.float_keys, cache.keys),
         (cache.float_values, cache.values),

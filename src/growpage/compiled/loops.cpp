@@ -83,50 +83,31 @@ int64_t allow_tiles() {
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
 }
 
+// Of the following, pages hold numbers of so many bytes: 2, or 1. If 1, and they are read, the
+// numbers of the lower 128 bytes are given in bfloat16, [128]. The cache's own scales are the
+// caller's business.
+
 // Keys as float32 bits [rows, dim, tokens] of whole pages.
-void read_keys(const Half* half, const int64_t* strides, int64_t rows, int64_t heads,
-               const int64_t* table, int64_t pages, int64_t page, int64_t dim, uint32_t* out) {
+void read_keys(int64_t bytes, const void* keys, const int64_t* strides, int64_t rows,
+               int64_t heads, const int64_t* table, int64_t pages, int64_t page, int64_t dim,
+               const Half* numbers, uint32_t* out) {
     const Pool pool{strides, heads, page, dim};
-    const Table places(pool, table, pages);
-    const int64_t tokens = places.tokens();
-    for (int64_t row = 0; row < rows; ++row) {
-        const Row<const Half> keys{half + pool.offset(row), places};
-        for (int64_t first = 0; first < tokens; first += LANES) {
-            const Half* line = keys.keys(first);
-            uint32_t* to = out + row * dim * tokens + first;
-            for (int64_t pair = 0; pair < dim; pair += 2, line += LINE, to += 2 * tokens) {
-                const __m512i both = _mm512_loadu_si512(line);
-                _mm512_storeu_si512(to, _mm512_slli_epi32(both, 16));
-                _mm512_storeu_si512(to + tokens,
-                                    _mm512_and_si512(both, _mm512_set1_epi32(0xFFFF0000)));
-            }
-        }
-    }
+    by_width(bytes, [&]<typename Number>(Number*) {
+        growpage::read_keys(static_cast<const Number*>(keys), pool, rows,
+                            Table(pool, table, pages), numbers, out);
+    });
 }
 
 // Values as float32 bits [rows, tokens, dim] of whole pages.
-void read_values(const Half* half, const int64_t* strides, int64_t rows, int64_t heads,
-                 const int64_t* table, int64_t pages, int64_t page, int64_t dim, uint32_t* out) {
+void read_values(int64_t bytes, const void* values, const int64_t* strides, int64_t rows,
+                 int64_t heads, const int64_t* table, int64_t pages, int64_t page, int64_t dim,
+                 const Half* numbers, uint32_t* out) {
     const Pool pool{strides, heads, page, dim};
-    const Table places(pool, table, pages);
-    const int64_t tokens = places.tokens();
-    for (int64_t row = 0; row < rows; ++row) {
-        const Row<const Half> values{half + pool.offset(row), places};
-        for (int64_t first = 0; first < tokens; first += 2) {
-            const Half* line = values.values(first);
-            uint32_t* to = out + (row * tokens + first) * dim;
-            for (int64_t at = 0; at < dim; at += LANES, line += values.value_step()) {
-                const __m512i both = _mm512_loadu_si512(line);
-                _mm512_storeu_si512(to + at, _mm512_slli_epi32(both, 16));
-                _mm512_storeu_si512(to + dim + at,
-                                    _mm512_and_si512(both, _mm512_set1_epi32(0xFFFF0000)));
-            }
-        }
-    }
+    by_width(bytes, [&]<typename Number>(Number*) {
+        growpage::read_values(static_cast<const Number*>(values), pool, rows,
+                              Table(pool, table, pages), numbers, out);
+    });
 }
-
-// Of the following, pages hold numbers of so many bytes: 2, or 1. If 1, and they are read, those of
-// the lower 128 bytes are given in bfloat16, and a layer's scale is that of its keys too.
 
 // Move each row's survivors [rows, count] to the first places of target, in order.
 void move_rows(int64_t bytes, void* keys, void* values, const int64_t* strides, int64_t rows,

@@ -17,6 +17,13 @@
 
 namespace growpage {
 
+// The first numbers of a line's 16 pairs, and the second ones, as bits of float32.
+inline void store_as_floats(const Half* line, uint32_t* firsts, uint32_t* seconds) {
+    const __m512i both = _mm512_loadu_si512(line);
+    _mm512_storeu_si512(firsts, _mm512_slli_epi32(both, 16));
+    _mm512_storeu_si512(seconds, _mm512_and_si512(both, _mm512_set1_epi32(0xFFFF0000)));
+}
+
 // The score "window" of row after row: attention of the last n tokens' queries, each of which sees
 // the keys up to its own, largest of the group, mean over the n, times the value norm.
 class WindowScorer {
@@ -59,6 +66,40 @@ class WindowScorer {
     int64_t tokens_, n_, group_;
     Attention attention_;
 };
+
+template <typename Number>
+void read_keys(const Number* keys, const Pool& pool, int64_t rows, const Table& places,
+               const Half* numbers, uint32_t* out) {
+    Reader<Number> reader(pool, places, numbers);
+    const int64_t tokens = places.tokens(), dim = pool.dim;
+    for (int64_t row = 0; row < rows; ++row) {
+        const Row<const Half> halves = reader.read(keys + pool.offset(row), 0);
+        for (int64_t first = 0; first < tokens; first += LANES) {
+            const Half* line = halves.keys(first);
+            uint32_t* to = out + row * dim * tokens + first;
+            for (int64_t pair = 0; pair < dim; pair += 2, line += LINE, to += 2 * tokens) {
+                store_as_floats(line, to, to + tokens);
+            }
+        }
+    }
+}
+
+template <typename Number>
+void read_values(const Number* values, const Pool& pool, int64_t rows, const Table& places,
+                 const Half* numbers, uint32_t* out) {
+    Reader<Number> reader(pool, places, numbers);
+    const int64_t tokens = places.tokens(), dim = pool.dim;
+    for (int64_t row = 0; row < rows; ++row) {
+        const Row<const Half> halves = reader.read(values + pool.offset(row), 0);
+        for (int64_t first = 0; first < tokens; first += 2) {
+            const Half* line = halves.values(first);
+            uint32_t* to = out + (row * tokens + first) * dim;
+            for (int64_t at = 0; at < dim; at += LANES, line += halves.value_step()) {
+                store_as_floats(line, to + at, to + dim + at);
+            }
+        }
+    }
+}
 
 template <typename Number>
 void move_rows(Number* keys, Number* values, const Pool& pool, int64_t rows,

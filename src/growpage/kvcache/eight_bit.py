@@ -21,12 +21,8 @@ class EightBitFloats:
         self, dtype: torch.dtype, key_scales: Sequence[float], value_scales: Sequence[float]
     ) -> None:
         self.dtype = dtype
-        self._scales = torch.tensor([list(key_scales), list(value_scales)])
-
-    @property
-    def key_scales(self) -> Tensor:
-        """``[layers]`` in float32."""
-        return self._scales[0]
+        self.scales = torch.tensor([list(key_scales), list(value_scales)])
+        """``[2, layers]``: of keys, then of values."""
 
     @property
     def magnitudes(self) -> Tensor:
@@ -38,7 +34,7 @@ class EightBitFloats:
 
     def decode(self, layers: slice, half: int, stored: Tensor) -> Tensor:
         """The numbers, in float32, of bytes ``[layers, ...]``; ``half`` is 0 for keys, else 1."""
-        scales = self._scales[half, layers].to(stored.device)
+        scales = self.scales[half, layers].to(stored.device)
         return stored.view(self.dtype).float() * scales.view(-1, *(1,) * (stored.dim() - 1))
 
 

@@ -61,32 +61,38 @@ class PackedPages:
 
     @property
     def readable(self) -> bool:
-        """Whether numbers can be read as they are: half of float32's bits are a bfloat16's."""
-        return self._dtype is torch.bfloat16
+        """Whether numbers can be read: half of float32's bits are a bfloat16's, which bytes are
+        widened to."""
+        return self._dtype is torch.bfloat16 or self._codes is not None
 
     def keys(self, layers: slice, table: Tensor) -> Tensor:
         """In float32 ``[layers, kv_heads, tokens, dim]``, with a token's numbers apart in memory,
         as a product with queries reads them best."""
         out = self._empty(layers, self._dim, len(table) * self._page)
         self._read("read_keys", layers, 0, table, out)
-        return out.transpose(-1, -2)
+        return self._scaled(layers, 0, out).transpose(-1, -2)
 
     def values(self, layers: slice, table: Tensor) -> Tensor:
         """In float32 ``[layers, kv_heads, tokens, dim]``."""
         out = self._empty(layers, len(table) * self._page, self._dim)
         self._read("read_values", layers, 1, table, out)
-        return out
+        return self._scaled(layers, 1, out)
 
     def _read(self, loop: str, layers: slice, half: int, table: Tensor, out: Tensor) -> None:
+        cache = self._dtype.itemsize, self._halves[half][layers], self._strides
         rows = len(out) * self._heads, self._heads
         pages = table.contiguous(), len(table), self._page, self._dim
-        self._loops(loop, self._halves[half][layers], self._strides, *rows, *pages, out)
+        self._loops(loop, *cache, *rows, *pages, self._magnitudes, out)
+
+    def _scaled(self, layers: slice, half: int, numbers: Tensor) -> Tensor:
+        if self._codes is None:
+            return numbers
+        return numbers.mul_(self._codes.scales[half, layers].view(-1, 1, 1, 1))
 
     @property
     def attends(self) -> bool:
         """Whether attention can be looked at here: in place, or in a copy of one head's bytes."""
-        known = self.readable or self._codes is not None
-        return known and self._dim % (2 * _TILE) == 0
+        return self.readable and self._dim % (2 * _TILE) == 0
 
     def compact_by_window(
         self,
@@ -225,7 +231,7 @@ class PackedPages:
     def _logit_scales(self, scale: float) -> Tensor:
         """``[layers]`` by which products with what is stored of the keys are multiplied."""
         scales = torch.full((self._layers,), scale, dtype=torch.double)
-        return scales if self._codes is None else scales * self._codes.key_scales
+        return scales if self._codes is None else scales * self._codes.scales[0]
 
     def _empty(self, layers: slice, rows: int, columns: int) -> Tensor:
         return torch.empty(layers.stop - layers.start, self._heads, rows, columns)
