@@ -67,6 +67,15 @@ PARTS = (
         qwen=True,
     ),
     Part(
+        "gsm8k-8-bit",
+        (
+            *(*ANSWERS, GSM8K, "--count", "500", "--max-tokens", "400"),
+            *("--concurrency", "128", "--base", "full"),
+        ),
+        "gsm8k-8-bit",
+        qwen=True,
+    ),
+    Part(
         "gsm8k-qwen",
         (*ANSWERS, GSM8K, "--count", "500", "--max-tokens", "400", "--base", "fixed 256"),
         "gsm8k-qwen",
