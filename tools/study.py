@@ -96,10 +96,20 @@ PARTS = (
         "memory-bound",
         (
             THROUGHPUT,
-            *("--clients", "24", "--requests", "48", "--pool", "20%", "--rounds", "3"),
+            *("--clients", "24", "--requests", "48", "--pool", "20%", "--rounds", "2"),
             *("--prompt-tokens", "32-64", "--output-tokens", "256-512"),
         ),
         "memory-bound",
+    ),
+    Part(
+        "memory-bound-qwen",
+        (
+            THROUGHPUT,
+            *("--clients", "16", "--requests", "24", "--pool", "25%", "--rounds", "1"),
+            *("--prompt-tokens", "32-64", "--output-tokens", "128-256"),
+        ),
+        "memory-bound-qwen",
+        qwen=True,
     ),
     Part(
         "memory-bound-quality",
@@ -127,7 +137,7 @@ PARTS = (
         "roomy",
         (
             THROUGHPUT,
-            *("--clients", "16", "--requests", "16", "--pool", "120%", "--rounds", "20"),
+            *("--clients", "16", "--requests", "32", "--pool", "120%", "--rounds", "20"),
             *("--prompt-tokens", "32-64", "--output-tokens", "96-128"),
         ),
         "roomy",

@@ -75,6 +75,16 @@ def test_a_contender_without_a_policy_is_not_the_default_one(tmp_path: Path) -> 
         read_contenders([], file)
 
 
+@pytest.mark.parametrize("name", ["off", "No", "256", "2026-11-30", "~", "[a]"])
+def test_a_name_that_yaml_takes_for_something_else_is_refused(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "contenders.yaml"
+    file.write_text(f"- {{name: {name}, policy: full}}\n")
+    with pytest.raises(ConfigError, match="write it in quotes"):
+        read_contenders([], file)
+    file.write_text(f'- {{name: "{name}", policy: full}}\n')
+    assert [each.name for each in read_contenders([], file)] == [name]
+
+
 def test_names_are_told_apart_also_as_files() -> None:
     with pytest.raises(ConfigError, match="'a_b'"):
         read_contenders(["a b=full", "a_b=fixed"])

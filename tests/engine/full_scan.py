@@ -11,6 +11,7 @@ from growpage.budget.sharing import GIVER_RULES, pages_above_floors, pages_to_gi
 from growpage.engine.accounts import Account
 from growpage.engine.capacity import Candidate, CapacityController, is_replaying
 from growpage.engine.enforcement import Enforcement
+from growpage.engine.measuring import MeasurementQueue
 from growpage.engine.messages import CompactionPlan
 
 Settled = list[tuple[Request, Account]]
@@ -22,12 +23,20 @@ def scan_fully(enforcement: Enforcement) -> None:
     enforcement._watcher = FullScan.like(enforcement._watcher)
 
 
+class AsksEverybody(MeasurementQueue):
+    """In every step, not only when somebody was put off."""
+
+    @property
+    def catches_up(self) -> bool:
+        return True
+
+
 class FullScan(CapacityController):
     """Asks nobody when a request is due."""
 
     @classmethod
     def like(cls, other: CapacityController) -> FullScan:
-        return cls(
+        scan = cls(
             other.config,
             other.policy,
             other.pages,
@@ -36,15 +45,13 @@ class FullScan(CapacityController):
             other.max_model_len,
             other.clock,
         )
+        scan.measuring = AsksEverybody(other.config, other.policy, other.pages.accounts)
+        return scan
 
     @property
     def spare_pages(self) -> int:
         accounts = self.pages.accounts.values()
         return self.pages.free_pages - sum(max(a.promised - a.held, 0) for a in accounts)
-
-    @property
-    def catches_up(self) -> bool:
-        return True
 
     def decide(
         self,
@@ -52,7 +59,7 @@ class FullScan(CapacityController):
         running: Callable[[], Iterable[Request]],
         candidate: Candidate | None = None,
     ) -> list[CompactionPlan]:
-        self._look_at_memory(candidate)
+        self.measuring.begin_step(self._memory_is_idle(candidate))
         plans: list[CompactionPlan | None] = []
         settled: Settled = []
         held: Counter[str] = Counter()

@@ -16,11 +16,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from growpage.bench.contenders import Contender
 from growpage.bench.pool import BLOCK_SIZE
 from growpage.bench.problems import Problem
+from growpage.bench.work_folder import claim
 from growpage.budget.errors import ConfigError
 
 FULL = Contender(name="full", settings={"policy": "full"})
@@ -226,11 +227,11 @@ def answer_all(
     Raises:
         ConfigError: the work folder belongs to another setup or contender, or a pool is too small.
     """
-    _claim(work / "setup.json", setup)
+    claim(work / "setup.json", setup)
     found: dict[str, list[Response]] = {}
     need = 0
     for contender in contenders:
-        _claim(work / f"{contender.slug}.contender.json", contender)
+        claim(work / f"{contender.slug}.contender.json", contender)
         file = work / f"{contender.slug}.answers.jsonl"
         pages = _pool_pages(contender, setup, questions, need)
         given = read_responses(file)
@@ -275,23 +276,6 @@ def _pool_pages(
             f"take {longest}: give --pool more, or --max-tokens less"
         )
     return pages
-
-
-def _claim(file: Path, wanted: BaseModel) -> None:
-    """Keep what a part was made with, and refuse to go on with anything else."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if not file.exists():
-        file.write_text(wanted.model_dump_json(indent=2) + "\n")
-        return
-    try:
-        same = type(wanted).model_validate_json(file.read_text()) == wanted
-    except ValidationError:
-        same = False
-    if not same:
-        raise ConfigError(
-            f"{file.parent} holds another run's answers ({file.name} differs): give --work an "
-            "empty folder, or the same arguments as before"
-        )
 
 
 def _answer(

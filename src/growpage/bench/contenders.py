@@ -84,7 +84,12 @@ class Contender(BaseModel):
         own = {
             key: rest.pop(key) for key in ("kv_cache_dtype", "pool", "concurrency") if key in rest
         }
-        name = str(rest.pop("name", rest["policy"]))
+        name = rest.pop("name", str(rest["policy"]))
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"a contender's name is {name!r}, which is no text: write it in quotes (YAML takes "
+                "yes, no, on, off, numbers and dates for something else)"
+            )
         settings: dict[str, Any] | None = None
         if rest.get("policy") == PLAIN:
             if len(rest) > 1:

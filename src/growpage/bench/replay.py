@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from growpage.bench.contenders import Contender
 from growpage.bench.distributions import logits_files
@@ -30,6 +30,7 @@ from growpage.bench.forced_replay import (
 from growpage.bench.machine import describe_machine, describe_versions
 from growpage.bench.own_process import in_own_process
 from growpage.bench.pool import BLOCK_SIZE, page_bytes
+from growpage.bench.work_folder import claim
 from growpage.budget.config import BudgetConfig
 from growpage.budget.errors import ConfigError
 
@@ -188,8 +189,7 @@ def measure(
         RuntimeError: an engine failed; its log is in the work folder.
     """
     check(contenders, setup.block_size)
-    work.mkdir(parents=True, exist_ok=True)
-    _claim(work, setup)
+    claim(work / "setup.json", setup)
     stored = _reference(setup, model, prompts, work, say)
     runs = [_Run.of(each, setup, stored.reference, pool) for each in contenders]
     found = {
@@ -248,24 +248,6 @@ class _Run(_Frozen):
 
 def _need(setup: Setup, reference: Reference, concurrency: int, load: Load) -> int:
     return peak_need(reference, setup.arrivals(load), concurrency, setup.block_size)
-
-
-def _claim(work: Path, setup: Setup) -> None:
-    """Make the folder this measurement's, unless it is another's."""
-    file = work / "setup.json"
-    if not file.exists():
-        file.write_text(setup.model_dump_json(indent=2) + "\n")
-        return
-    try:
-        kept = Setup.model_validate_json(file.read_text())
-    except ValidationError:
-        raise ConfigError(f"{file} is no setup of a replay; give another work folder") from None
-    for name, value in setup.model_dump().items():
-        if getattr(kept, name) != value:
-            raise ConfigError(
-                f"{work} holds parts of another measurement, whose {name} is "
-                f"{getattr(kept, name)} and not {value}; give another work folder"
-            )
 
 
 def _kept_part(work: Path, run: _Run, load: Load) -> Part | None:

@@ -14,6 +14,14 @@ from rich.console import Console
 from growpage.bench.pool import BLOCK_SIZE
 from growpage.budget.config import BudgetConfig
 from growpage.budget.errors import ConfigError
+from growpage.cli.options import (
+    Concurrency,
+    Model,
+    NewTokens,
+    Questions,
+    Requests,
+    Temperature,
+)
 from growpage.cli.quality_replay import check_pool
 
 if TYPE_CHECKING:
@@ -27,13 +35,6 @@ analyse_app = typer.Typer(
     no_args_is_help=True,
 )
 
-Questions = Annotated[
-    Path, typer.Argument(help="JSONL with a question a line (and an id and a family).")
-]
-Model = Annotated[
-    Path | None,
-    typer.Option(help="Folder of a Hugging Face model.  [default: the embedded model]"),
-]
 Work = Annotated[
     Path,
     typer.Option(
@@ -45,10 +46,6 @@ Out = Annotated[
     Path | None,
     typer.Option(help="The report, as JSON; its figure beside it.  [default: in the work folder]"),
 ]
-Requests = Annotated[int, typer.Option(min=2, help="Questions taken from the file.")]
-NewTokens = Annotated[int, typer.Option(min=2, help="Tokens of an answer, at most.")]
-Temperature = Annotated[float, typer.Option(min=0, help="Of the answers; 0 is greedy.")]
-Concurrency = Annotated[int, typer.Option(min=1, help="Requests at once, at most.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the answers and intervals.")]
 Epsilon = Annotated[
     float, typer.Option(min=0, help="Mean KL to full KV, in nats a token, that suffices.")

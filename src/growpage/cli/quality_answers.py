@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from growpage.budget.errors import ConfigError
+from growpage.cli.options import Model
 
 
 def answers(
@@ -30,10 +31,7 @@ def answers(
     contenders: Annotated[
         Path | None, typer.Option(help="YAML file with a list of contenders.")
     ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a Hugging Face model.  [default: the embedded model]"),
-    ] = None,
+    model: Model = None,
     work: Annotated[
         Path | None,
         typer.Option(

@@ -14,6 +14,14 @@ from rich.console import Console
 
 from growpage.bench.contenders import Contender, read_contenders
 from growpage.budget.errors import ConfigError
+from growpage.cli.options import (
+    Concurrency,
+    Model,
+    NewTokens,
+    Questions,
+    Requests,
+    Temperature,
+)
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "": 1}
 
@@ -22,13 +30,8 @@ LoadChoice = Literal["saturated", "varying", "both"]
 
 
 def replay(
-    prompts: Annotated[
-        Path, typer.Argument(help="JSONL with a question a line (and an id and a family).")
-    ],
-    model: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a Hugging Face model.  [default: the embedded model]"),
-    ] = None,
+    prompts: Questions,
+    model: Model = None,
     contender: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,10 +48,10 @@ def replay(
     out: Annotated[
         Path | None, typer.Option(help="The report, as JSON.  [default: WORK/replay.json]")
     ] = None,
-    requests: Annotated[int, typer.Option(min=2, help="Questions taken from the file.")] = 16,
-    new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer, at most.")] = 200,
-    temperature: Annotated[float, typer.Option(min=0, help="Of the answers; 0 is greedy.")] = 0.0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once, at most.")] = 8,
+    requests: Requests = 16,
+    new_tokens: NewTokens = 200,
+    temperature: Temperature = 0.0,
+    concurrency: Concurrency = 8,
     pool: Annotated[
         str, typer.Option(help="Pages of the pool, or the share of what full KV needs at its peak.")
     ] = "50%",

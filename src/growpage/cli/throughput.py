@@ -118,9 +118,9 @@ def throughput(
 ) -> None:
     """Compare throughput and latency: the same requests, in turn, under each policy.
 
-    All contenders are started, and take turns (A B C, A B C, ...), so that what
-    changes on the machine meanwhile strikes them alike. Every answer has the
-    length that its request gives, whatever the model would say.
+    Contenders take turns (A B C, B C A, ...), so that what changes on the machine
+    meanwhile strikes them alike, and each is started anew for its turn. Every
+    answer has the length that its request gives, whatever the model would say.
 
     A closed loop (--clients) shows the most that an engine can do; an open loop
     (--request-rate) how long requests wait at a load that you expect. The pool

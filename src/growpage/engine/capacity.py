@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Protocol
 
 from vllm.utils.math_utils import cdiv
@@ -32,19 +31,12 @@ from growpage.engine.accounts import Account, Stake, Tally
 from growpage.engine.journal import Journal
 from growpage.engine.limits import GrowthLimits
 from growpage.engine.manager import PageSwap
+from growpage.engine.measuring import MEASURE_LEAD, MeasurementQueue
 from growpage.engine.messages import CompactionPlan, DemandReport
 
-MEASURE_LEAD = 1
-"""Tokens before a boundary at which demand is measured: under async scheduling a report arrives one
-step late, and measuring one token early makes it arrive in time."""
-
 IDLE_SHARE = 0.5
-"""Part of the pool that must be spare for a policy that shares to measure nobody: no step of any
-size that is usual takes it all, and when less is spare there is time to measure."""
-
-MEASURED_AT_ONCE = 4
-"""Requests that a policy that shares measures in one step, or if that is more, twice as many as
-come to a boundary in a step on average. Others follow in the next steps."""
+"""Part of the pool that is spare while memory is idle: no step of any size that is usual takes it
+all, and when less is spare there is time to measure."""
 
 REPLAY_STEPS = 4
 """Capacity steps that a preempted request may exceed its capacity by while it is computed again."""
@@ -130,20 +122,13 @@ class CapacityController:
         self.clock = clock
         self.step = policy.pages.step_pages
         self.block = pages.block_size
-        self._steps_awake: float = inf
-        self._to_measure = 0
-        self._unmeasured: set[str] = set()
+        self.measuring = MeasurementQueue(config, policy, pages.accounts)
         self._measures = measures_demand(config)
 
     @property
     def spare_pages(self) -> int:
         """Free pages that nobody has been promised."""
         return self.pages.free_pages - self.pages.tally.promised
-
-    @property
-    def idle(self) -> bool:
-        """Whether memory is so far from short that what requests need is of no consequence."""
-        return self._steps_awake == 0
 
     # ---- admission ---------------------------------------------------------------------------
 
@@ -202,7 +187,7 @@ class CapacityController:
                 matters who can give some.
             candidate: the next request to be admitted, if a policy that shares has to make room.
         """
-        self._look_at_memory(candidate)
+        self.measuring.begin_step(self._memory_is_idle(candidate))
         plans: list[CompactionPlan | None] = []
         settled: list[Resident] = []
         self.limits.begin_pass(self.pages.tally.by_tenant)
@@ -242,7 +227,7 @@ class CapacityController:
         cached = self._cached(request, account)
         room = account.held * self.block - cached
         if self._measures:
-            ahead = self._boundary_pages(account) * self.block - cached - MEASURE_LEAD - 1
+            ahead = self._tokens_to_boundary(request, account) - MEASURE_LEAD - 1
             if ahead >= 0:
                 room = min(room, ahead)
         return 1 + max(room, 0)
@@ -547,9 +532,10 @@ class CapacityController:
             and computed + 1 < self._longest(request)
         )
 
-    def _boundary_pages(self, account: Account) -> int:
-        """Pages that are full at the boundary before which the request is measured."""
-        return account.held if self.policy.shares else account.capacity
+    def _tokens_to_boundary(self, request: Request, account: Account) -> int:
+        """Tokens until the boundary before which the request is measured."""
+        pages = account.held if self.policy.shares else account.capacity
+        return pages * self.block - self._cached(request, account)
 
     def _last_demand(self, account: Account) -> Demand | None:
         return account.report.demand if account.report else None
@@ -567,57 +553,19 @@ class CapacityController:
     def is_due_for_measurement(self, request: Request, account: Account) -> bool:
         """Whether the step that computed the request's last token is to measure its demand.
 
-        To be asked once for each request of a step. A policy that shares needs no figures of this
-        very boundary, so it measures a few at a time, and others in the next steps. While memory is
-        idle no floor matters, and nothing is measured; that is made up for when memory has not been
-        idle for so long that the query summaries can be trusted again.
+        To be asked once for each request of a step.
         """
         if request.num_computed_tokens <= request.num_prompt_tokens or is_replaying(request):
             return False
-        boundary = self._boundary_pages(account) * self.block
-        due = self._cached(request, account) + MEASURE_LEAD == boundary
-        if not self.policy.shares or not (due or account.unmeasured):
-            return due
-        now = not self._cold and self._to_measure > 0
-        account.unmeasured = not now
-        if now:
-            self._to_measure -= 1
-        else:
-            self._unmeasured.add(request.request_id)
-        return now
+        left = self._tokens_to_boundary(request, account)
+        return self.measuring.is_due(request.request_id, account, left)
 
-    @property
-    def catches_up(self) -> bool:
-        """Whether to ask about all requests of a step, for measurements that were put off."""
-        if self._cold or not self._unmeasured:
-            return False
-        accounts = self.pages.accounts
-        self._unmeasured = {
-            name for name in self._unmeasured if name in accounts and accounts[name].unmeasured
-        }
-        return bool(self._unmeasured)
-
-    def forget(self, request_id: str) -> None:
-        """The request has lost its cache."""
-        self._unmeasured.discard(request_id)
-
-    @property
-    def _cold(self) -> bool:
-        """Whether query summaries have lapsed, or are not to be trusted again yet."""
-        return self.policy.shares and self._steps_awake <= self.config.warmup
-
-    def _look_at_memory(self, candidate: Candidate | None) -> None:
-        """See whether memory is idle, so that what requests need is of no consequence."""
-        at_boundaries = len(self.pages.accounts) // self.block
-        self._to_measure = max(MEASURED_AT_ONCE, 2 * at_boundaries)
-        config = self.config
-        if not self.policy.shares or config.track_entropy or config.max_pages is not None:
-            return  # figures are wanted for themselves, or for the losses at the limit
+    def _memory_is_idle(self, candidate: Candidate | None) -> bool:
+        """Whether memory is so far from short that what requests need is of no consequence."""
         spare = self.spare_pages
-        idle = spare >= IDLE_SHARE * self.pages.total_pages and (
+        return spare >= IDLE_SHARE * self.pages.total_pages and (
             candidate is None or self._admission_pages(candidate) <= spare
         )
-        self._steps_awake = 0 if idle else self._steps_awake + 1
 
 
 def is_replaying(request: Request) -> bool:

@@ -128,7 +128,7 @@ class Enforcement:
         self._calendar.leave(request)
         self._watched.discard(request)
         for controller in (self.controller, self._watcher):
-            controller.forget(request.request_id)
+            controller.measuring.forget(request.request_id)
 
     def to_measure(
         self, scheduled: Collection[str], requests: Mapping[str, Request]
@@ -137,7 +137,7 @@ class Enforcement:
 
         To be asked once for each step.
         """
-        if self._watched or self.controller.catches_up:
+        if self._watched or self.controller.measuring.catches_up:
             asked = [requests[name] for name in scheduled]
         else:
             asked = [request for request in self.looked_at if request.request_id in scheduled]
@@ -170,8 +170,8 @@ class Enforcement:
 
     @property
     def idle(self) -> bool:
-        """Whether no measurement can matter for now: see :attr:`CapacityController.idle`."""
-        return self.controller.idle and not self.rollout.may_observe
+        """Whether no measurement can matter for now: see :attr:`MeasurementQueue.idle`."""
+        return self.controller.measuring.idle and not self.rollout.may_observe
 
     def _reassign(self, running: Sequence[Request]) -> None:
         """Put running requests where another stage of the rollout wants them.

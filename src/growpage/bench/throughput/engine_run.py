@@ -1,9 +1,8 @@
 """One contender's engine, in a process of its own.
 
-``python -m growpage.bench.throughput.engine_run`` waits for loads and serves one after the other,
-so that contenders can take turns without being started again. Between runs it blocks, and takes no
-processor time. Standard output is for events (:mod:`growpage.bench.throughput.protocol`);
-everything vLLM prints goes to standard error.
+``python -m growpage.bench.throughput.engine_run`` waits for loads and serves one after the other.
+Between them it blocks, and takes no processor time. Standard output is for events
+(:mod:`growpage.bench.throughput.protocol`); everything vLLM prints goes to standard error.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -98,39 +98,41 @@ class Experiment:
     def run(self, start: StartEngine, on_progress: OnProgress) -> Iterator[Run]:
         """All runs, as they are done.
 
-        All contenders of one pool are up at the same time, and one of them at a time has work.
+        An engine is up alone, for one round of all loads. Of several that are up together the first
+        can be slower by half than the last for as long as they live, whatever they are.
 
         Raises:
             RunError: an engine failed.
         """
-        settings = self.settings()
         for pool in dict.fromkeys(self.pools):
-            with ExitStack() as stack:
-                engines: dict[str, Engine] = {}
-                for contender in self.contenders:
-                    on_progress(f"{contender.name}: starting, pool {pool}")
-                    engines[contender.name] = stack.enter_context(
-                        start(contender, self.pages_of(contender, pool))
-                    )
-                for setting in (each for each in settings if each.pool == pool):
-                    yield from self._rounds(setting, engines, on_progress)
+            for number in range(1, self.rounds + 1):
+                # Another one begins each round, so that none always follows the same one.
+                first = (number - 1) % len(self.contenders)
+                for contender in (*self.contenders[first:], *self.contenders[:first]):
+                    on_progress(f"{contender.name}: starting, pool {pool}, round {number}")
+                    pages = self.pages_of(contender, pool)
+                    with start(contender, pages) as engine:
+                        for setting in self.settings():
+                            if setting.pool == pool:
+                                yield self._run(engine, contender, setting, number, on_progress)
 
-    def _rounds(
-        self, setting: Setting, engines: dict[str, Engine], on_progress: OnProgress
-    ) -> Iterator[Run]:
-        for number in range(1, self.rounds + 1):
-            for contender in self.contenders:
-                label = f"{setting.load}, pool {setting.pool}, round {number}, {contender.name}"
-                total = len(self.requests)
-
-                def show(progress: Progress, label: str = label, total: int = total) -> None:
-                    on_progress(f"{label}: {progress.finished}/{total} requests")
-
-                on_progress(label)
-                measurement = engines[contender.name].serve(setting.load, show)
-                pages = self.pages_of(contender, setting.pool)
-                load_average = os.getloadavg()[0]
-                yield Run(setting, contender.name, number, pages, measurement, load_average)
+    def _run(
+        self,
+        engine: Engine,
+        contender: Contender,
+        setting: Setting,
+        number: int,
+        on_progress: OnProgress,
+    ) -> Run:
+        label = f"{setting.load}, pool {setting.pool}, round {number}, {contender.name}"
+        total = len(self.requests)
+        on_progress(label)
+        measurement = engine.serve(
+            setting.load,
+            lambda progress: on_progress(f"{label}: {progress.finished}/{total} requests"),
+        )
+        pages = self.pages_of(contender, setting.pool)
+        return Run(setting, contender.name, number, pages, measurement, os.getloadavg()[0])
 
 
 def pool_pages(pool: str, needed: int) -> int:

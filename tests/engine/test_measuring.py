@@ -12,9 +12,10 @@ from growpage.budget.config import BudgetConfig
 from growpage.budget.policies import make_policy
 from growpage.budget.rollout import UNSTAGED
 from growpage.engine.accounts import Account, Tally
-from growpage.engine.capacity import MEASURE_LEAD, MEASURED_AT_ONCE, CapacityController
+from growpage.engine.capacity import CapacityController
 from growpage.engine.journal import Journal
 from growpage.engine.limits import GrowthLimits
+from growpage.engine.measuring import MEASURE_LEAD, MEASURED_AT_ONCE
 from growpage.engine.observations import Observations
 
 BLOCK, POOL, PROMPT = 32, 100, 20
@@ -91,14 +92,14 @@ def test_a_step_measures_a_few_and_the_next_ones_the_others(count: int) -> None:
     later = [due(controller, book, BOUNDARY + 1) for _ in range(BLOCK // 2)]
     assert all(len(step) <= most for step in later)
     assert sorted([*first, *(name for step in later for name in step)]) == sorted(names)
-    assert not controller.catches_up
+    assert not controller.measuring.catches_up
 
 
 def test_a_policy_that_decides_by_this_very_boundary_measures_all_of_it() -> None:
     names = [f"r{index}" for index in range(3 * MEASURED_AT_ONCE)]
     controller = controller_of(Book(names), policy="growpage")
     assert due(controller, Book(names), BOUNDARY) == names
-    assert not controller.catches_up
+    assert not controller.measuring.catches_up
 
 
 def test_memory_is_idle_while_half_of_it_is_spare() -> None:
@@ -107,7 +108,7 @@ def test_memory_is_idle_while_half_of_it_is_spare() -> None:
     for free, idle in ((POOL, True), (POOL // 2, True), (POOL // 2 - 1, False), (POOL, True)):
         book.free_pages = free
         controller.decide([], lambda: [])
-        assert controller.idle == idle
+        assert controller.measuring.idle == idle
 
 
 @pytest.mark.parametrize("settings", [{"track_entropy": True}, {"max_pages": 8}])
