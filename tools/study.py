@@ -43,6 +43,10 @@ class Part:
 ANSWERS, REPLAY = ("quality", "answers"), ("quality", "replay")
 THROUGHPUT = "throughput"
 GSM8K = "{data}/gsm8k_dev.jsonl"
+SHORT_OF_MEMORY = (
+    *("--clients", "24", "--pool", "20%"),
+    *("--prompt-tokens", "32-64", "--output-tokens", "256-512"),
+)
 
 PARTS = (
     Part(
@@ -95,9 +99,8 @@ PARTS = (
     Part(
         "memory-bound",
         (
-            THROUGHPUT,
-            *("--clients", "24", "--requests", "48", "--pool", "20%", "--rounds", "2"),
-            *("--prompt-tokens", "32-64", "--output-tokens", "256-512"),
+            *(THROUGHPUT, *SHORT_OF_MEMORY),
+            *("--requests", "48", "--rounds", "2"),
         ),
         "memory-bound",
     ),
@@ -124,10 +127,8 @@ PARTS = (
         Part(
             f"pages-{page}",
             (
-                THROUGHPUT,
-                *("--clients", "24", "--requests", "30", "--pool", "20%", "--rounds", "1"),
-                *("--prompt-tokens", "32-64", "--output-tokens", "256-512"),
-                *("--block-size", str(page)),
+                *(THROUGHPUT, *SHORT_OF_MEMORY),
+                *("--requests", "30", "--rounds", "1", "--block-size", str(page)),
             ),
             f"pages-{page}",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -151,16 +152,15 @@ def by_family(
         base: one that all others are compared to.
         yardstick: contenders with fixed budgets; full KV is the largest of them.
     """
-    names = {"full": full, "base": base}
+    compare = partial(summarise, page_bytes=page_bytes, full=full, base=base, yardstick=yardstick)
     families: dict[str, list[str]] = defaultdict(list)
     for problem in problems:
         families[problem.family].append(problem.id)
     several = len(families) > 1
-    comparable = {} if several else demands
-    found = {ALL: summarise(graded, comparable, page_bytes, **names, yardstick=yardstick)}
+    found = {ALL: compare(graded, {} if several else demands)}
     for family, ids in families.items() if several else ():
         part = {name: {each: rows[each] for each in ids} for name, rows in graded.items()}
-        found[family] = summarise(part, demands, page_bytes, **names, yardstick=yardstick)
+        found[family] = compare(part, demands)
     return found
 
 
@@ -238,7 +238,7 @@ def _summary(
     page_steps = sum(row.page_steps for row in rows.values())
     mean_pages = _mean_pages(rows)
     held = {who: _mean_pages(graded[who]) * page_bytes[who] for who in graded}
-    budgets = {who for who in {*yardstick, full} if who in graded}
+    budgets = {*yardstick, full}
     fixed = None if name in budgets else _score_at(held[name], score, held, budgets)
     fixed_loses = fixed is not None and difference(score[full], fixed).resolves(0)
     peak_pages = max(row.peak_pages for row in rows.values())

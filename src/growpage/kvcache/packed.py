@@ -35,6 +35,9 @@ class PackedPages:
         self._layers, _, self._heads, _, half = pages.shape
         self._page = half // dim
         self._dim = dim
+        self._key_scales = torch.ones(self._layers, dtype=torch.double)
+        if codes is not None:
+            self._key_scales *= codes.scales[0]
         self._dtype = pages.dtype
         self._halves = pages.select(3, 0), pages.select(3, 1)
         self._strides = torch.tensor([pages.stride(axis) for axis in (0, 1, 2)])
@@ -115,7 +118,7 @@ class PackedPages:
         done head by head while a head's memory is near. Scores differ from torch's by some 1e-5 of
         themselves, and who survives by that alone. A layer's scale of 8-bit values is left out: it
         changes no order. It allocates no more than ``4 * (tokens + page) * (n * group + 16 + dim)``
-        bytes, for one head.
+        bytes, for one head, and for pages of bytes ``tokens * dim`` more.
 
         Args:
             source: ``[pages]`` page numbers.
@@ -148,7 +151,7 @@ class PackedPages:
             places,
             len(places),
             ring.shape[2] // self._heads,
-            self._logit_scales(scale),
+            self._key_scales * scale,
             keep,
             prefix,
             recent,
@@ -195,7 +198,7 @@ class PackedPages:
             self._magnitudes,
             summaries.contiguous(),
             query_heads // self._heads,
-            self._logit_scales(scale),
+            self._key_scales * scale,
             float(mass),
             torch.tensor(capacities, dtype=torch.long),
             len(capacities),
@@ -227,11 +230,6 @@ class PackedPages:
             self._page,
             self._dim,
         )
-
-    def _logit_scales(self, scale: float) -> Tensor:
-        """``[layers]`` by which products with what is stored of the keys are multiplied."""
-        scales = torch.full((self._layers,), scale, dtype=torch.double)
-        return scales if self._codes is None else scales * self._codes.scales[0]
 
     def _empty(self, layers: slice, rows: int, columns: int) -> Tensor:
         return torch.empty(layers.stop - layers.start, self._heads, rows, columns)

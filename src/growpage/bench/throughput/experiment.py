@@ -105,6 +105,7 @@ class Experiment:
             RunError: an engine failed.
         """
         for pool in dict.fromkeys(self.pools):
+            settings = [each for each in self.settings() if each.pool == pool]
             for number in range(1, self.rounds + 1):
                 # Another one begins each round, so that none always follows the same one.
                 first = (number - 1) % len(self.contenders)
@@ -112,27 +113,22 @@ class Experiment:
                     on_progress(f"{contender.name}: starting, pool {pool}, round {number}")
                     pages = self.pages_of(contender, pool)
                     with start(contender, pages) as engine:
-                        for setting in self.settings():
-                            if setting.pool == pool:
-                                yield self._run(engine, contender, setting, number, on_progress)
+                        for setting in settings:
+                            label = f"{setting.load}, pool {pool}, round {number}, {contender.name}"
+                            measurement = self._serve(engine, setting.load, label, on_progress)
+                            load_average = os.getloadavg()[0]
+                            yield Run(
+                                setting, contender.name, number, pages, measurement, load_average
+                            )
 
-    def _run(
-        self,
-        engine: Engine,
-        contender: Contender,
-        setting: Setting,
-        number: int,
-        on_progress: OnProgress,
-    ) -> Run:
-        label = f"{setting.load}, pool {setting.pool}, round {number}, {contender.name}"
+    def _serve(
+        self, engine: Engine, load: ClosedLoop | OpenLoop, label: str, on_progress: OnProgress
+    ) -> Measurement:
         total = len(self.requests)
         on_progress(label)
-        measurement = engine.serve(
-            setting.load,
-            lambda progress: on_progress(f"{label}: {progress.finished}/{total} requests"),
+        return engine.serve(
+            load, lambda progress: on_progress(f"{label}: {progress.finished}/{total} requests")
         )
-        pages = self.pages_of(contender, setting.pool)
-        return Run(setting, contender.name, number, pages, measurement, os.getloadavg()[0])
 
 
 def pool_pages(pool: str, needed: int) -> int:
