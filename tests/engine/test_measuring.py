@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from growpage.budget.config import BudgetConfig
+from growpage.budget.demand import Demand
 from growpage.budget.policies import make_policy
 from growpage.budget.rollout import UNSTAGED
 from growpage.engine.accounts import Account, Tally
 from growpage.engine.capacity import CapacityController
 from growpage.engine.journal import Journal
 from growpage.engine.limits import GrowthLimits
-from growpage.engine.measuring import MEASURE_LEAD, MEASURED_AT_ONCE
+from growpage.engine.measuring import MEASURE_LEAD, MEASURED_AT_ONCE, MEASURED_EVERY
+from growpage.engine.messages import DemandReport
 from growpage.engine.observations import Observations
 
 BLOCK, POOL, PROMPT = 32, 100, 20
@@ -100,6 +103,38 @@ def test_a_policy_that_decides_by_this_very_boundary_measures_all_of_it() -> Non
     controller = controller_of(Book(names), policy="growpage")
     assert due(controller, Book(names), BOUNDARY) == names
     assert not controller.measuring.catches_up
+
+
+@pytest.mark.parametrize(
+    ("settings", "gap"),
+    [
+        ({}, MEASURED_EVERY),
+        ({"giver": "largest"}, MEASURED_EVERY),
+        ({"giver": "least_loss"}, BLOCK),
+        ({"giver": "widest_margin"}, BLOCK),
+        ({"floor_loss": 0.05}, BLOCK),
+        ({"track_entropy": True}, BLOCK),
+        ({"max_pages": 8}, BLOCK),
+        ({"policy": "growpage"}, BLOCK),
+    ],
+)
+def test_where_only_floors_depend_on_it_a_request_is_measured_at_some_boundaries(
+    settings: dict[str, Any], gap: int
+) -> None:
+    book = Book(["r"])
+    book.free_pages = 10
+    controller = controller_of(book, **settings)
+    account, measured = book.accounts["r"], []
+    for computed in range(PROMPT + 1, PROMPT + 500):
+        pages = -(-(computed + 1) // BLOCK)
+        account.held = account.capacity = max(pages, 3)
+        if due(controller, book, computed):
+            measured.append(computed)
+            demand = Demand(30.0, 30.0, computed)
+            account.report = DemandReport(epoch=0, position=computed, demand=demand)
+    gaps = {later - sooner for sooner, later in pairwise(measured)}
+    assert measured[0] == BOUNDARY
+    assert gaps == {gap}
 
 
 def test_memory_is_idle_while_half_of_it_is_spare() -> None:

@@ -557,8 +557,8 @@ class CapacityController:
         """
         if request.num_computed_tokens <= request.num_prompt_tokens or is_replaying(request):
             return False
-        left = self._tokens_to_boundary(request, account)
-        return self.measuring.is_due(request.request_id, account, left)
+        computed, left = request.num_computed_tokens, self._tokens_to_boundary(request, account)
+        return self.measuring.is_due(request.request_id, account, computed, left)
 
     def _memory_is_idle(self, candidate: Candidate | None) -> bool:
         """Whether memory is so far from short that what requests need is of no consequence."""

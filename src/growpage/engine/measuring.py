@@ -7,6 +7,7 @@ from math import inf
 
 from growpage.budget.config import BudgetConfig
 from growpage.budget.policies import Policy
+from growpage.budget.sharing import MEASURING_GIVERS
 from growpage.engine.accounts import Account
 
 MEASURE_LEAD = 1
@@ -17,14 +18,18 @@ MEASURED_AT_ONCE = 4
 """Requests that a policy that shares measures in one step, or if that is more, twice as many as
 come to a boundary in a step on average. Others follow in the next steps."""
 
+MEASURED_EVERY = 128
+"""Tokens between two measurements of a request where only floors depend on them: a working set
+changes slowly, and a quarter of the cost is what a page of 32 tokens would make of it."""
+
 
 class MeasurementQueue:
     """Puts measurements off that are too many for one step, and all of them while memory is idle.
 
-    A policy that shares needs no figures of this very boundary, and while memory is idle no floor
-    matters. What was put off is made up for, as soon as memory has not been idle for so long that
-    the query summaries can be trusted again. Any other policy decides by the boundary, before which
-    everybody is measured.
+    A policy that shares needs no figures of this very boundary, nor of every boundary if only
+    floors depend on them; and while memory is idle no floor matters. What was put off is made up
+    for, as soon as memory has not been idle for so long that the query summaries can be trusted
+    again. Any other policy decides by the boundary, before which everybody is measured.
 
     Args:
         config: the budget.
@@ -41,6 +46,8 @@ class MeasurementQueue:
         self._puts_off = policy.shares
         # Else figures are wanted for themselves, or for the losses at the limit.
         self._rests = policy.shares and not config.track_entropy and config.max_pages is None
+        by_losses = config.giver in MEASURING_GIVERS or config.floor_loss is not None
+        self._least_gap = MEASURED_EVERY if self._rests and not by_losses else 0
         self._steps_awake: float = inf
         self._left_in_step = 0
         self._waiting: set[str] = set()
@@ -57,12 +64,12 @@ class MeasurementQueue:
         """Whether memory is so far from short that what requests need is of no consequence."""
         return self._steps_awake == 0
 
-    def is_due(self, request_id: str, account: Account, left: int) -> bool:
+    def is_due(self, request_id: str, account: Account, computed: int, left: int) -> bool:
         """Whether a request of the step, ``left`` tokens before its boundary, is measured in it.
 
-        To be asked once for each request of a step.
+        To be asked once for each request of a step; it has then computed ``computed`` tokens.
         """
-        due = left == MEASURE_LEAD
+        due = left == MEASURE_LEAD and not self._is_recent(account, computed)
         if not self._puts_off or not (due or account.unmeasured):
             return due
         now = not self._cold and self._left_in_step > 0
@@ -87,6 +94,11 @@ class MeasurementQueue:
     def forget(self, request_id: str) -> None:
         """The request has lost its cache."""
         self._waiting.discard(request_id)
+
+    def _is_recent(self, account: Account, computed: int) -> bool:
+        """Whether the last measurement is still good after ``computed`` tokens."""
+        report = account.report
+        return report is not None and computed - report.position < self._least_gap
 
     @property
     def _cold(self) -> bool:
