@@ -100,7 +100,7 @@ PARTS = (
         "memory-bound",
         (
             *(THROUGHPUT, *SHORT_OF_MEMORY),
-            *("--requests", "80", "--rounds", "2"),
+            *("--requests", "60", "--rounds", "2"),
         ),
         "memory-bound",
     ),
