@@ -153,3 +153,15 @@ def test_the_figure_has_a_panel_for_each_family(found, tmp_path: Path) -> None: 
     file = tmp_path / "figure.svg"
     draw(file, found, {"full": "full", "fixed": "fixed", "ours": "elastic"})
     assert file.read_text().count('id="axes_') == 3
+
+
+def test_its_legend_stands_outside_of_the_panels_and_no_panel_is_empty(  # type: ignore[no-untyped-def]
+    found, tmp_path: Path
+) -> None:
+    file = tmp_path / "figure.svg"
+    five = {f"{family} {copy}": rows for copy in (1, 2) for family, rows in found.items()}
+    five.popitem()
+    draw(file, five, {"full": "full", "fixed": "fixed", "ours": "elastic"})
+    drawn = file.read_text()
+    assert drawn.count('id="axes_') == 5
+    assert drawn.rindex('id="legend_1"') > drawn.rindex('id="axes_5"')

@@ -10,6 +10,10 @@ from matplotlib.figure import Figure
 
 from growpage.bench.answers_report import Summary
 from growpage.bench.look import LIGHT, colours_by_name, style
+from growpage.bench.replay_figure import MARKERS
+
+ACROSS = 3
+"""Panels side by side, at most."""
 
 
 def draw(
@@ -29,10 +33,15 @@ def draw(
 def _draw(
     file: Path, summaries: Mapping[str, Mapping[str, Summary]], lines: Mapping[str, str]
 ) -> None:
-    figure = Figure(figsize=(4.2 * len(summaries), 3.6), layout="constrained")
-    panels = figure.subplots(1, len(summaries), squeeze=False)[0]
+    across = min(len(summaries), ACROSS)
+    down = -(-len(summaries) // across)
+    figure = Figure(figsize=(3.8 * across, 3 * down + 1.2), layout="constrained")
+    panels = list(figure.subplots(down, across, squeeze=False).flat)
+    for unused in panels[len(summaries) :]:
+        unused.remove()
     colour = colours_by_name(lines.values())
-    for panel, (family, rows) in zip(panels, summaries.items(), strict=True):
+    marker = {name: MARKERS[index % len(MARKERS)] for index, name in enumerate(colour)}
+    for panel, (family, rows) in zip(panels, summaries.items(), strict=False):
         drawn: dict[str, list[Summary]] = defaultdict(list)
         for name, row in rows.items():
             drawn[lines[name]].append(row)
@@ -48,13 +57,16 @@ def _draw(
                 ],
                 label=name,
                 color=colour[name],
-                marker="o",
+                marker=marker[name],
                 markersize=4,
                 linewidth=1.2,
                 capsize=2,
             )
         panel.set(title=family, xlabel="MiB a request, mean", ylim=(0, 1))
         panel.grid(alpha=0.3)
-    panels[0].set_ylabel("score, with 95% interval")
-    panels[0].legend(frameon=False, fontsize="small")
+    figure.supylabel("score, with 95% interval", fontsize="medium")
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, names, loc="outside lower center", ncols=across, frameon=False, fontsize="small"
+    )
     figure.savefig(file)
