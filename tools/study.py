@@ -66,7 +66,7 @@ PARTS = (
     Part("scores-smollm2", (*REPLAY, GSM8K, "--requests", "24", "--base", "window"), "scores"),
     Part(
         "demand-qwen",
-        (*ANSWERS, *FAMILIES, "--count", "25", "--difficulty", "medium", "--base", "fixed 384"),
+        (*ANSWERS, *FAMILIES, "--count", "25", "--difficulty", "medium", "--base", "fixed 256"),
         "demand-qwen",
         qwen=True,
     ),
@@ -108,7 +108,7 @@ PARTS = (
         "memory-bound-qwen",
         (
             THROUGHPUT,
-            *("--clients", "16", "--requests", "24", "--pool", "25%", "--rounds", "1"),
+            *("--clients", "16", "--requests", "32", "--pool", "25%", "--rounds", "1"),
             *("--prompt-tokens", "32-64", "--output-tokens", "128-256"),
         ),
         "memory-bound-qwen",
