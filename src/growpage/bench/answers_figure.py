@@ -9,8 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from growpage.bench.answers_report import Summary
-from growpage.bench.look import LIGHT, colours_by_name, style
-from growpage.bench.replay_figure import MARKERS
+from growpage.bench.look import LIGHT, colours_by_name, marks_by_name, style
 
 ACROSS = 3
 """Panels side by side, at most."""
@@ -37,11 +36,11 @@ def _draw(
     down = -(-len(summaries) // across)
     figure = Figure(figsize=(3.8 * across, 3 * down + 1.2), layout="constrained")
     panels = list(figure.subplots(down, across, squeeze=False).flat)
-    for unused in panels[len(summaries) :]:
-        unused.remove()
+    while len(panels) > len(summaries):
+        panels.pop().remove()
     colour = colours_by_name(lines.values())
-    marker = {name: MARKERS[index % len(MARKERS)] for index, name in enumerate(colour)}
-    for panel, (family, rows) in zip(panels, summaries.items(), strict=False):
+    mark = marks_by_name(lines.values())
+    for panel, (family, rows) in zip(panels, summaries.items(), strict=True):
         drawn: dict[str, list[Summary]] = defaultdict(list)
         for name, row in rows.items():
             drawn[lines[name]].append(row)
@@ -57,7 +56,7 @@ def _draw(
                 ],
                 label=name,
                 color=colour[name],
-                marker=marker[name],
+                marker=mark[name],
                 markersize=4,
                 linewidth=1.2,
                 capsize=2,

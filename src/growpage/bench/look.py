@@ -19,6 +19,9 @@ Name = TypeVar("Name", bound=Hashable)
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#1b1f24", "#8b949e")
 """For lines that no theme has a colour for, in this order."""
 
+MARKERS = "osD^vPX<>"
+"""For lines, in this order."""
+
 
 @dataclass(frozen=True)
 class Theme:
@@ -70,6 +73,12 @@ DARK = Theme(
 def colours_by_name(names: Iterable[Name]) -> dict[Name, str]:
     """A colour for each different name, in the order in which they come."""
     return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(dict.fromkeys(names))}
+
+
+def marks_by_name(names: Iterable[Name]) -> dict[Name, str]:
+    """A marker for each different name, in the order in which they come: there are more of them
+    than colours, so that two names with one colour differ in it."""
+    return {name: MARKERS[index % len(MARKERS)] for index, name in enumerate(dict.fromkeys(names))}
 
 
 def to_png(figure: Figure, dpi: int = 160) -> bytes:

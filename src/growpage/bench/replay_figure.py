@@ -9,9 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from growpage.bench.look import LIGHT, PALETTE, Theme, style
-
-MARKERS = "osD^vPX<>"
+from growpage.bench.look import LIGHT, PALETTE, Theme, marks_by_name, style
 
 LEAST = 1e-6
 """KL below which a contender lost nothing, and has no place on a logarithmic axis."""
@@ -75,9 +73,7 @@ def _looks(loads: Mapping[str, Mapping[str, Any]], theme: Theme) -> dict[str, tu
     free = [colour for colour in PALETTE if colour not in fixed.values()]
     others = [name for name in names if name not in fixed]
     colours = fixed | {name: free[index % len(free)] for index, name in enumerate(others)}
-    return {
-        name: (colours[name], MARKERS[index % len(MARKERS)]) for index, name in enumerate(names)
-    }
+    return {name: (colours[name], mark) for name, mark in marks_by_name(names).items()}
 
 
 def _draw(

@@ -16,8 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from growpage.bench.look import LIGHT, Theme, colours_by_name, style
-from growpage.bench.replay_figure import MARKERS
+from growpage.bench.look import LIGHT, Theme, colours_by_name, marks_by_name, style
 from growpage.bench.statistics import Estimate
 from growpage.budget.errors import ConfigError
 
@@ -254,7 +253,7 @@ def figure(report: Mapping[str, Any], theme: Theme = LIGHT) -> Figure:
     settings: Sequence[Mapping[str, Any]] = report["settings"]
     names = list(dict.fromkeys(name for setting in settings for name in setting["points"]))
     colours = colours_by_name(names)
-    marks = {name: MARKERS[index % len(MARKERS)] for index, name in enumerate(names)}
+    marks = marks_by_name(names)
     columns = min(3, len(settings))
     rows = -(-len(settings) // columns)
     with style(theme):
