@@ -61,7 +61,7 @@ def _draw(
                 linewidth=1.2,
                 capsize=2,
             )
-        panel.set(title=family, xlabel="MiB a request, mean", ylim=(0, 1))
+        panel.set(title=family, xlabel="MiB a request, mean", ylim=(0, 1.03))
         panel.grid(alpha=0.3)
     figure.supylabel("score, with 95% interval", fontsize="medium")
     handles, names = panels[0].get_legend_handles_labels()
