@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 PAGE = 32
+NO_EIGHT_BIT_KERNEL = "vLLM has no attention over 8-bit pages for this CPU"
 Prompt = str | list[int]
+
+
+def has_eight_bit_pages(settings: Mapping[str, Any]) -> bool:
+    """Whether an engine with these settings has an 8-bit cache."""
+    return str(settings.get("kv_cache_dtype", "auto")).startswith("fp8")
 
 
 def prompt_of(tokens: int, seed: int = 0) -> list[int]:

@@ -159,7 +159,10 @@ def test_an_eight_bit_cache_passes_on_a_cpu_with_its_kernel(
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_an_unsupported_engine_is_refused(change: dict[str, Any], message: str) -> None:
+def test_an_unsupported_engine_is_refused(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr(checks, "has_eight_bit_kernel", lambda: True)
     with pytest.raises(UnsupportedError, match=message) as refusal:
         check_engine(engine_config(**change))
     assert "\n" not in str(refusal.value)

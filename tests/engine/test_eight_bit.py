@@ -14,9 +14,10 @@ from torch import Tensor
 
 from growpage.engine import calibration
 from growpage.engine.attention_layers import attention_layers
+from growpage.engine.checks import has_eight_bit_kernel
 from growpage.engine.cpu_layout import cpu_page_layout
 from growpage.kvcache.layout import LAYOUTS, LayoutError
-from tests.engine.engines import PAGE, Engine, StartEngine
+from tests.engine.engines import NO_EIGHT_BIT_KERNEL, PAGE, Engine, StartEngine
 from tests.engine.tiny_models import tiny_qwen2
 
 pytestmark = pytest.mark.engine
@@ -228,6 +229,10 @@ def test_texts_are_spread_over_the_context(start: Start) -> None:
 # ---- the layout of 8-bit pages -------------------------------------------------------------------
 
 
+needs_kernel = pytest.mark.skipif(not has_eight_bit_kernel(), reason=NO_EIGHT_BIT_KERNEL)
+
+
+@needs_kernel
 @pytest.mark.parametrize("cache_dtype", ["fp8", "fp8_e4m3", "fp8_e5m2"])
 @pytest.mark.parametrize("tokens", [32, 128])
 @pytest.mark.parametrize("dim", [32, 64, 128])
@@ -239,6 +244,7 @@ def test_the_layout_of_this_machine_is_known(cache_dtype: str, tokens: int, dim:
         assert cpu_page_layout(name, tokens, dim, dtype, cache_dtype) is LAYOUTS[name]
 
 
+@needs_kernel
 def test_a_scale_that_means_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm import _custom_ops
 

@@ -20,8 +20,9 @@ from growpage.kvcache.packed import PackedPages
 from growpage.kvcache.paged import PagedCache
 
 compiled = loops()
-pytestmark = pytest.mark.skipif(
-    compiled is None or not compiled.packed_pages, reason="this processor has no matrix unit"
+pytestmark = pytest.mark.skipif(compiled is None, reason="there is no compiler")
+needs_tiles = pytest.mark.skipif(
+    compiled is None or not compiled.tiled_pages, reason="this processor has no matrix unit"
 )
 
 LAYERS, POOL, HEADS = 3, 7, 2
@@ -30,12 +31,25 @@ SAME = 2e-5
 """Scores that differ by no more of themselves may be in another order."""
 
 
-STORED = [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
-"""What the numbers in pages are."""
+EIGHT_BIT = torch.float8_e4m3fn, torch.float8_e5m2
+in_every_layout = pytest.mark.parametrize("layout", ["vec", pytest.param("amx", marks=needs_tiles)])
+as_all_are_stored = pytest.mark.parametrize(
+    ("layout", "stored"),
+    [
+        *(("vec", stored) for stored in (torch.float32, torch.bfloat16, *EIGHT_BIT)),
+        *(pytest.param("amx", s, marks=needs_tiles) for s in (torch.bfloat16, *EIGHT_BIT)),
+    ],
+    ids=str,
+)
 
 
 def cache_of(
-    page: int, dim: int, sharpness: float, seed: int, stored: torch.dtype = torch.bfloat16
+    page: int,
+    dim: int,
+    sharpness: float,
+    seed: int,
+    layout: str,
+    stored: torch.dtype = torch.bfloat16,
 ) -> tuple[PagedCache, PackedPages]:
     """Random numbers, between other memory that is no number."""
     generator = torch.Generator().manual_seed(seed)
@@ -46,7 +60,7 @@ def cache_of(
     if stored.itemsize == 1:
         codes = EightBitFloats(stored, [1.0, 0.5, 2.25], [3.0, 1.0, 0.125])
         memory = memory.view(torch.uint8)
-    cache = PagedCache(memory[:, 1:], LAYOUTS["amx"], dim, codes)
+    cache = PagedCache(memory[:, 1:], LAYOUTS[layout], dim, codes)
     assert cache._packed is not None and cache.attending is cache._packed
     return cache, cache._packed
 
@@ -73,20 +87,22 @@ class Eviction:
     sharpness: float
     seed: int
 
-    def queries(self) -> tuple[Tensor, Tensor]:
+    def queries(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """A ring of them, others among it that are no numbers, and the places of the last."""
         generator = torch.Generator().manual_seed(self.seed + 1)
         shape = (LAYERS, 3 * self.n, HEADS * self.group, self.dim)
-        ring = torch.full(shape, torch.nan, dtype=torch.bfloat16)
+        ring = torch.full(shape, torch.nan, dtype=dtype)
         start = 1 + self.seed % self.n
         order = torch.arange(start, start + self.n) % self.n + self.n
         chosen = torch.randn(LAYERS, self.n, *shape[2:], generator=generator)
-        ring[:, order] = chosen.bfloat16()
+        ring[:, order] = chosen.to(dtype)
         return ring, order
 
     def run(self, cache: PagedCache, packed: PackedPages) -> tuple[Tensor, Tensor, Tensor]:
         """The scores and the survivors by torch, and which tokens are there afterwards."""
-        ring, order = self.queries()
+        exact = cache.pages.dtype is torch.float32
+        ring, order = self.queries(torch.float32 if exact else torch.bfloat16)
+        assert packed.takes(ring)
         table, scale = torch.tensor(self.source), self.dim**-0.5
         keys = cache.stored_keys(ALL, table)[:, :, : self.tokens].clone()
         values = cache.stored_values(ALL, table)[:, :, : self.tokens].clone()
@@ -158,11 +174,12 @@ def evictions(draw: st.DrawFn) -> Eviction:
     )
 
 
-@pytest.mark.parametrize("stored", STORED, ids=str)
+@as_all_are_stored
 @settings(max_examples=80, deadline=None)
 @given(evictions())
-def test_survivors_are_those_of_torch(stored: torch.dtype, eviction: Eviction) -> None:
-    cache, packed = cache_of(eviction.page, eviction.dim, eviction.sharpness, eviction.seed, stored)
+def test_survivors_are_those_of_torch(layout: str, stored: torch.dtype, eviction: Eviction) -> None:
+    numbers = eviction.page, eviction.dim, eviction.sharpness, eviction.seed
+    cache, packed = cache_of(*numbers, layout, stored)
     scores, expected, found = eviction.run(cache, packed)
     assert (found.diff(dim=-1) > 0).all(), "ascending"
     if torch.equal(found, expected):
@@ -177,24 +194,26 @@ def test_survivors_are_those_of_torch(stored: torch.dtype, eviction: Eviction) -
         torch.testing.assert_close(gained, lost, rtol=SAME, atol=0)
 
 
-def test_other_pages_and_what_the_gap_holds_are_left_alone() -> None:
+@in_every_layout
+def test_other_pages_and_what_the_gap_holds_are_left_alone(layout: str) -> None:
     eviction = Eviction([5, 2, 0], [5, 2], 32, 90, 50, 4, 8, 2, 64, 8, 3, 1.0, 0)
-    cache, packed = cache_of(32, 64, 1, 0)
+    cache, packed = cache_of(32, 64, 1, 0, layout)
     before = cache.pages.clone()
     eviction.run(cache, packed)
     others = [1, 3, 4, 6, 0]
     assert torch.equal(cache.pages[:, others], before[:, others])
     gap = cache.stored_keys(ALL, torch.tensor([2]))[:, :, 18:]
     assert torch.equal(
-        gap, PagedCache(before, LAYOUTS["amx"], 64).stored_keys(ALL, torch.tensor([2]))[:, :, 18:]
+        gap, PagedCache(before, LAYOUTS[layout], 64).stored_keys(ALL, torch.tensor([2]))[:, :, 18:]
     )
 
 
+@in_every_layout
 @pytest.mark.parametrize("what", [torch.nan, torch.inf, -torch.inf])
-def test_keys_that_are_no_numbers_are_evicted_like_any(what: float) -> None:
+def test_keys_that_are_no_numbers_are_evicted_like_any(layout: str, what: float) -> None:
     """A row without scores keeps what it must and fills up with the earliest; others are right."""
     eviction = Eviction([5, 2, 0], [5, 2], 32, 90, 50, 4, 8, 2, 64, 8, 3, 1.0, 0)
-    cache, packed = cache_of(32, 64, 1, 0)
+    cache, packed = cache_of(32, 64, 1, 0, layout)
     keys = cache.stored_keys(ALL, torch.tensor([2]))
     keys[1, 0, 3] = what
     cache.write(ALL, torch.tensor([2]), keys, cache.stored_values(ALL, torch.tensor([2])))
@@ -207,9 +226,10 @@ def test_keys_that_are_no_numbers_are_evicted_like_any(what: float) -> None:
     assert same[0].all() and same[2].all() and same[1, 1]
 
 
-def test_values_that_are_no_numbers_go_first() -> None:
+@in_every_layout
+def test_values_that_are_no_numbers_go_first(layout: str) -> None:
     eviction = Eviction([5, 2, 0], [5, 2], 32, 90, 50, 4, 8, 2, 64, 8, 3, 1.0, 0)
-    cache, packed = cache_of(32, 64, 1, 0)
+    cache, packed = cache_of(32, 64, 1, 0, layout)
     values = cache.stored_values(ALL, torch.tensor([2]))
     values[:, :, 3] = torch.nan
     values[:, :, 5] = torch.inf
@@ -219,12 +239,13 @@ def test_values_that_are_no_numbers_go_first() -> None:
     assert not (found == 35).any() and (found == 37).any(dim=-1).all()
 
 
-@pytest.mark.parametrize("stored", STORED, ids=str)
+@as_all_are_stored
 @settings(max_examples=60, deadline=None)
 @given(
     places, sizes, st.integers(1, 6), st.floats(0.1, 6), st.floats(0.3, 0.99), st.integers(0, 99)
 )
 def test_demand_is_that_of_torch(
+    layout: str,
     stored: torch.dtype,
     order: list[int],
     size: tuple[int, int, int],
@@ -234,7 +255,7 @@ def test_demand_is_that_of_torch(
     seed: int,
 ) -> None:
     pages, missing, dim = size
-    cache, packed = cache_of(32, dim, sharpness, seed, stored)
+    cache, packed = cache_of(32, dim, sharpness, seed, layout, stored)
     tokens = max(pages * 32 - missing, 2)
     table, scale = torch.tensor(order[:pages]), dim**-0.5
     generator = torch.Generator().manual_seed(seed + 1)
@@ -250,9 +271,11 @@ def test_demand_is_that_of_torch(
     torch.testing.assert_close(found[:, 3:], expected[:, 3:], rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("stored", STORED, ids=str)
-def test_keys_that_are_no_numbers_are_reported_by_the_demand(stored: torch.dtype) -> None:
-    cache, packed = cache_of(32, 32, 1, 0, stored)
+@as_all_are_stored
+def test_keys_that_are_no_numbers_are_reported_by_the_demand(
+    layout: str, stored: torch.dtype
+) -> None:
+    cache, packed = cache_of(32, 32, 1, 0, layout, stored)
     cache.pages.view(stored)[0, 2, 0, 0] = torch.tensor(torch.nan).to(stored)
     summaries = torch.ones(2, LAYERS, HEADS, 32)
     found = packed.demand_by_head(torch.tensor([2, 3]), 40, summaries, 0.2, 0.9, [20])

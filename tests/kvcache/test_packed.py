@@ -15,8 +15,12 @@ from growpage.kvcache.packed import PackedPages
 from growpage.kvcache.paged import PagedCache, keep_survivors
 
 compiled = loops()
-pytestmark = pytest.mark.skipif(
-    compiled is None or not compiled.packed_pages, reason="this processor has no matrix unit"
+pytestmark = pytest.mark.skipif(compiled is None, reason="there is no compiler")
+amx = pytest.param(
+    "amx",
+    marks=pytest.mark.skipif(
+        compiled is None or not compiled.tiled_pages, reason="this processor has no matrix unit"
+    ),
 )
 
 LAYERS, POOL, HEADS, DIM = 3, 6, 2, 32
@@ -24,7 +28,9 @@ ALL = slice(0, LAYERS)
 DTYPES = [torch.bfloat16, torch.float16, torch.uint8]
 
 
-def cache_of(seed: int, page: int, dtype: torch.dtype = torch.bfloat16) -> PagedCache:
+def cache_of(
+    seed: int, page: int, dtype: torch.dtype = torch.bfloat16, layout: str = "amx"
+) -> PagedCache:
     """Any bit patterns, between other memory, as the engine's pages are."""
     generator = torch.Generator().manual_seed(seed)
     shape = (LAYERS, POOL + 1, HEADS, 2, page * DIM)
@@ -32,7 +38,7 @@ def cache_of(seed: int, page: int, dtype: torch.dtype = torch.bfloat16) -> Paged
     codes = EightBitFloats(torch.float8_e4m3fn, [1.0, 0.5, 3.0], [0.25, 7.0, 1.0])
     return PagedCache(
         memory.flatten(-2).view(dtype)[:, 1:],
-        LAYOUTS["amx"],
+        LAYOUTS[layout],
         DIM,
         codes if dtype is torch.uint8 else None,
     )
@@ -42,6 +48,9 @@ def bits(numbers: Tensor) -> Tensor:
     return numbers.contiguous().view(torch.int32)
 
 
+@pytest.mark.skipif(
+    compiled is None or not compiled.tiled_pages, reason="this processor has no matrix unit"
+)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.uint8], ids=str)
 @settings(max_examples=40)
 @given(
@@ -77,11 +86,18 @@ def moves(draw: st.DrawFn) -> tuple[list[int], list[int], int, int]:
     return source, target, draw(st.integers(0, 40)), draw(st.integers(0, 99))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    [
+        *((layout, dtype) for layout in ("vec", "vec16") for dtype in (*DTYPES, torch.float32)),
+        *(pytest.param("amx", dtype, marks=amx.marks) for dtype in DTYPES),
+    ],
+    ids=str,
+)
 @settings(max_examples=60)
 @given(moves(), st.sampled_from([16, 32]))
 def test_pages_are_moved_as_by_torch(
-    dtype: torch.dtype, move: tuple[list[int], list[int], int, int], page: int
+    layout: str, dtype: torch.dtype, move: tuple[list[int], list[int], int, int], page: int
 ) -> None:
     source, target, left, seed = move
     count = max(len(target) * page - left % page, 1)
@@ -89,7 +105,7 @@ def test_pages_are_moved_as_by_torch(
     rank = torch.rand(LAYERS, HEADS, len(source) * page, generator=generator).argsort(-1)
     rank[0] = torch.arange(rank.shape[-1])  # one layer in which nothing but its page changes
     survivors = rank[..., :count].sort(-1).values
-    fast, plain = cache_of(seed, page, dtype), cache_of(seed, page, dtype)
+    fast, plain = (cache_of(seed, page, dtype, layout) for _ in range(2))
     assert fast._packed is not None
     tables = torch.tensor(source), torch.tensor(target)
     fast.compact(*tables, survivors)
@@ -102,15 +118,16 @@ def test_pages_are_moved_as_by_torch(
         )
         assert torch.equal(found, expected)
     others = [number for number in range(POOL) if number not in target]
-    untouched = cache_of(seed, page, dtype).pages
+    untouched = cache_of(seed, page, dtype, layout).pages
     for number in others:
         assert torch.equal(
             fast.pages[:, number].view(torch.int8), untouched[:, number].view(torch.int8)
         )
 
 
-def test_a_page_that_comes_earlier_in_the_target_is_read_before_it_is_written() -> None:
-    cache = cache_of(0, 32)
+@pytest.mark.parametrize("layout", ["vec", amx])
+def test_a_page_that_comes_earlier_in_the_target_is_read_before_it_is_written(layout: str) -> None:
+    cache = cache_of(0, 32, layout=layout)
     source = torch.tensor([4, 1, 2])
     before = cache.stored_keys(ALL, source), cache.stored_values(ALL, source)
     survivors = torch.arange(1, 65).expand(LAYERS, HEADS, 64)
@@ -123,7 +140,12 @@ def test_a_page_that_comes_earlier_in_the_target_is_read_before_it_is_written() 
 
 @pytest.mark.parametrize(
     ("layout", "dtype", "dim"),
-    [("vec", torch.bfloat16, 32), ("amx", torch.float32, 32), ("amx", torch.bfloat16, 24)],
+    [
+        ("amx", torch.float32, 32),
+        ("amx", torch.bfloat16, 24),
+        ("vec", torch.bfloat16, 24),
+        ("vec16", torch.float64, 32),
+    ],
 )
 def test_other_pages_are_left_to_torch(layout: str, dtype: torch.dtype, dim: int) -> None:
     pages = torch.zeros(1, 2, 1, 2, 32 * dim, dtype=dtype)

@@ -94,7 +94,7 @@ class QuerySummaries:
         angles = torch.stack(rotary.inverse(where), dim=1)
         weights, kept = self._weights(pending)
         layers, _, heads, dim = ring.shape
-        at = ring, ring.stride(0), places, pending
+        at = ring.element_size(), ring, ring.stride(0), places, pending
         sizes = layers, heads, dim
         compiled("take_in", *at, *sizes, angles, weights, kept, self.average[slot])
         self.pending[slot] = 0
@@ -184,7 +184,7 @@ def _suits_loops(ring: Tensor, rotary: Rotary) -> bool:
     dim = ring.shape[-1]
     return (
         ring.device.type == "cpu"
-        and ring.dtype is torch.bfloat16
+        and ring.dtype in (torch.bfloat16, torch.float32)
         and rotary.neox
         and rotary.cos_sin.shape[-1] == dim
         and dim % 32 == 0

@@ -47,8 +47,8 @@ class Loops:
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
-        self.packed_pages = self._may_use_tiles()
-        """Whether there are those for packed pages, which need the processor's matrix unit."""
+        self.tiled_pages = self._may_use_tiles()
+        """Whether there are those for pages in the layout of the processor's matrix unit."""
 
     def __call__(self, name: str, *arguments: Tensor | float) -> None:
         """Call the function ``name``."""

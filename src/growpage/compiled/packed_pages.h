@@ -14,24 +14,12 @@
 #include <vector>
 
 #include "aligned.h"
+#include "pages.h"
 
 namespace growpage {
 
-using Half = uint16_t;
-using Byte = uint8_t;
-
 constexpr int64_t LANES = 16;  // pairs of numbers in a line: 16 tokens' keys, 16 dims of values
 constexpr int64_t LINE = 32;   // numbers
-
-// Where a pool's rows are.
-struct Pool {
-    const int64_t* strides;  // numbers from one layer, one page, and one head to the next
-    int64_t heads, page, dim;
-
-    int64_t offset(int64_t row) const {
-        return row / heads * strides[0] + row % heads * strides[2];
-    }
-};
 
 // Where the tokens of some pages are, seen from the beginning of any row: of each 16, the first.
 class Table {
@@ -242,11 +230,8 @@ class Mover {
           count_(count),
           source_(pool, source, pages),
           target_(pool, target, (count + pool.page - 1) / pool.page),
-          copied_(Table::in_a_row(pool, pages)) {
-        for (int64_t i = 0; i * pool.page < count && in_place_; ++i) {
-            const int64_t* later = source + std::min(i + 1, pages);
-            in_place_ = std::find(later, source + pages, target[i]) == source + pages;
-        }
+          copied_(Table::in_a_row(pool, pages)),
+          in_place_(moves_in_place(source, pages, target, (count + pool.page - 1) / pool.page)) {
         if (!in_place_) copy_.resize(pages * pool.page * pool.dim);
     }
 
@@ -272,7 +257,7 @@ class Mover {
     const Pool pool_;
     int64_t count_;
     Table source_, target_, copied_;
-    bool in_place_ = true;
+    bool in_place_;
     Aligned<Number> copy_;
 };
 

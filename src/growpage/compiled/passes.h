@@ -113,27 +113,10 @@ void move_rows(Number* keys, Number* values, const Pool& pool, int64_t rows,
     }
 }
 
-// Of one layer's queries after another.
-struct Ring {
-    const Half* queries;
-    int64_t stride;
-    const int64_t* places;
-    int64_t n, group;
-
-    // Those of a row: [n, group, dim].
-    void copy(int64_t row, const Pool& pool, Half* to) const {
-        const int64_t size = group * pool.dim;
-        const Half* of = queries + row / pool.heads * stride + row % pool.heads * size;
-        for (int64_t i = 0; i < n; ++i) {
-            std::copy_n(of + places[i] * pool.heads * size, size, to + i * size);
-        }
-    }
-};
-
 template <typename Number>
 void compact_by_window(Number* keys, Number* values, const Pool& pool, int64_t rows,
                        const int64_t* source, int64_t pages, const int64_t* target,
-                       int64_t tokens, const Half* numbers, const Ring& ring,
+                       int64_t tokens, const Half* numbers, const Ring<Half>& ring,
                        const double* scales, int64_t keep, Selector& selector) {
     Mover<Number> mover(pool, source, pages, target, keep);
     Reader<Number> key_reader(pool, mover.source(), numbers);

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+
 #include "aligned.h"
+#include "vectors.h"
 
 namespace growpage {
 
@@ -27,7 +29,7 @@ class Selector {
           recent_(std::min(recent, tokens)),
           page_(page),
           quota_(quota),
-          ranks_(tokens + 4 * LANES),
+          ranks_(tokens + MOST_COMPARED),
           kept_(keep + 1) {}
 
     // Scores of tokens before this one are not looked at: their pages are kept whole.
@@ -54,8 +56,7 @@ class Selector {
 
    private:
     static constexpr int32_t CHOSEN = std::numeric_limits<int32_t>::max();
-    static constexpr int LANES = 16;
-    using Lanes [[gnu::vector_size(64)]] = int32_t;
+    static constexpr int64_t MOST_COMPARED = 64;
 
     // Larger numbers have larger ranks, none as large as CHOSEN; NaN has the smallest.
     static int32_t rank_of(float score) {
@@ -109,30 +110,34 @@ class Selector {
     // Mark the best of a page.
     void choose_of_page(int32_t* ranks, int64_t size) {
         const int64_t best = std::min(quota_, size);
-        if (size <= 2 * LANES && compare_all<2>(ranks, size, best)) return;
-        if (size > 2 * LANES && size <= 4 * LANES && compare_all<4>(ranks, size, best)) return;
+        constexpr int64_t FEWER = MOST_COMPARED / 2;
+        if (size <= FEWER && compare_all<FEWER>(ranks, size, best)) return;
+        if (size > FEWER && size <= MOST_COMPARED && compare_all<MOST_COMPARED>(ranks, size, best))
+            return;
         const int32_t least = choose_best(ranks, size, best);
         for (int64_t i = 0; i < size; ++i) ranks[i] = ranks[i] >= least ? CHOSEN : ranks[i];
     }
 
-    // As choose_of_page of at most 16 * BLOCKS, unless some are as good as the last of the best.
-    // Compares each with each: faster than halving, where every step waits for a count.
-    template <int BLOCKS>
+    // As choose_of_page of at most MOST, unless some are as good as the last of the best. Compares
+    // each with each: faster than halving, where every step waits for a count.
+    template <int64_t MOST>
     static bool compare_all(int32_t* ranks, int64_t size, int64_t best) {
-        Lanes mine[BLOCKS], better[BLOCKS] = {};
+        constexpr int64_t BLOCKS = MOST / WIDTH;
+        Integers mine[BLOCKS], better[BLOCKS] = {};
         std::memcpy(mine, ranks, sizeof mine);
         for (int64_t i = 0; i < size; ++i) {
-            for (int block = 0; block < BLOCKS; ++block) better[block] -= ranks[i] > mine[block];
+            for (int64_t block = 0; block < BLOCKS; ++block) better[block] -= ranks[i] > mine[block];
         }
         const auto limit = static_cast<int32_t>(best), end = static_cast<int32_t>(size);
-        Lanes index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, total{};
-        for (int block = 0; block < BLOCKS; ++block, index += LANES) {
-            const Lanes chosen = (better[block] < limit) & (index < end);
-            mine[block] = chosen ? CHOSEN : mine[block];
+        Integers index, total{};
+        for (int32_t lane = 0; lane < WIDTH; ++lane) index[lane] = lane;
+        for (int64_t block = 0; block < BLOCKS; ++block, index += static_cast<int32_t>(WIDTH)) {
+            const Integers chosen = (better[block] < limit) & (index < end);
+            mine[block] = chosen ? Integers{} + CHOSEN : mine[block];
             total -= chosen;
         }
         int32_t count = 0;
-        for (int lane = 0; lane < LANES; ++lane) count += total[lane];
+        for (int64_t lane = 0; lane < WIDTH; ++lane) count += total[lane];
         if (count == limit) std::memcpy(ranks, mine, sizeof mine);
         return count == limit;
     }

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#ifdef __AVX512F__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -17,6 +17,31 @@
 #include "aligned.h"
 
 namespace growpage {
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// For each choice of 8 lanes, the order in which those chosen come first.
+struct Parting {
+    uint8_t orders[256][8]{};
+
+    constexpr Parting() {
+        for (int lanes = 0; lanes < 256; ++lanes) {
+            int place = 0;
+            for (const bool chosen : {true, false}) {
+                for (int lane = 0; lane < 8; ++lane) {
+                    if ((lanes >> lane & 1) == chosen) orders[lanes][place++] = lane;
+                }
+            }
+        }
+    }
+
+    __m256i of(int lanes) const {
+        return _mm256_cvtepu8_epi32(
+            _mm_loadl_epi64(reinterpret_cast<const __m128i*>(orders[lanes])));
+    }
+};
+
+constexpr Parting PARTING;
+#endif
 
 // Weights are parted in two by a number between the least and the largest, and only the parts in
 // which an answer lies are parted further. Sums are in double.
@@ -142,17 +167,54 @@ class WorkingSet {
         lower.high = _mm512_reduce_max_ps(most);
         sum = _mm512_reduce_add_pd(_mm512_add_pd(sums, others));
 #else
-        for (int64_t i = 0; i < part.size; ++i) {
+        float least = upper.high, most = lower.low;
+        int64_t rest = part.size;
+#ifdef __AVX2__
+        rest %= 8;  // first, so that what is free afterwards holds whole vectors
+#endif
+        for (int64_t i = 0; i < rest; ++i) {
             const float weight = part.weights[i];
             if (weight > limit) {
                 *front++ = weight;
-                upper.low = std::min(upper.low, weight);
+                least = std::min(least, weight);
                 sum += weight;
             } else {
                 *--back = weight;
-                lower.high = std::max(lower.high, weight);
+                most = std::max(most, weight);
             }
         }
+#ifdef __AVX2__
+        const __m256 limits = _mm256_set1_ps(limit);
+        __m256 leasts = _mm256_set1_ps(least), mosts = _mm256_set1_ps(most);
+        __m256d sums = _mm256_setzero_pd(), others = sums;
+        for (int64_t i = rest; i < part.size; i += 8) {
+            const __m256 weights = _mm256_loadu_ps(part.weights + i);
+            const __m256 above = _mm256_cmp_ps(weights, limits, _CMP_GT_OQ);
+            const int lanes = _mm256_movemask_ps(above);
+            // Written to both ends of what is free: each keeps the lanes that it is for.
+            const __m256 parted = _mm256_permutevar8x32_ps(weights, PARTING.of(lanes));
+            _mm256_storeu_ps(front, parted);
+            _mm256_storeu_ps(back - 8, parted);
+            const int count = std::popcount(static_cast<uint32_t>(lanes));
+            front += count;
+            back -= 8 - count;
+            leasts = _mm256_min_ps(leasts, _mm256_blendv_ps(leasts, weights, above));
+            mosts = _mm256_max_ps(mosts, _mm256_blendv_ps(weights, mosts, above));
+            const __m256 summed = _mm256_and_ps(weights, above);
+            sums = _mm256_add_pd(sums, _mm256_cvtps_pd(_mm256_castps256_ps128(summed)));
+            others = _mm256_add_pd(others, _mm256_cvtps_pd(_mm256_extractf128_ps(summed, 1)));
+        }
+        float lanes_least[8], lanes_most[8];
+        double lanes_sum[4];
+        _mm256_storeu_ps(lanes_least, leasts);
+        _mm256_storeu_ps(lanes_most, mosts);
+        _mm256_storeu_pd(lanes_sum, _mm256_add_pd(sums, others));
+        least = *std::min_element(lanes_least, lanes_least + 8);
+        most = *std::max_element(lanes_most, lanes_most + 8);
+        for (const double lane : lanes_sum) sum += lane;
+#endif
+        upper.low = least;
+        lower.high = most;
 #endif
         upper.size = front - to;
         lower.size = part.size - upper.size;

@@ -322,7 +322,7 @@ class Budgeter:
         held = min(self.window.held(slot), plan.tokens)
         places, _ = self.window.places(slot, held)
         packed, ring = self.cache.attending, self.window.ring
-        if name == "window" and packed is not None and ring.dtype is torch.bfloat16:
+        if name == "window" and packed is not None and packed.takes(ring):
             packed.compact_by_window(
                 table,
                 torch.tensor((*plan.kept, *filled)),

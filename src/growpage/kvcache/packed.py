@@ -1,7 +1,8 @@
-"""Pages of 16-bit or 8-bit numbers in the layout ``amx``, read and compacted as they lie.
+"""Pages on the CPU, looked at and compacted as they lie.
 
 What :class:`growpage.kvcache.paged.PagedCache` does with torch in any layout and on any device,
-done here in one pass over the memory, for the layout that the fastest CPUs use.
+done here in one pass over the memory: for the layout of the matrix unit that the fastest CPUs have,
+and for the plain ones of all others.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from growpage.kvcache.eight_bit import EightBitFloats
 from growpage.kvcache.layout import LAYOUTS, PageLayout
 
 _TILE = 16
+_TILED = LAYOUTS["amx"]
+_PLAIN = LAYOUTS["vec"], LAYOUTS["vec16"]
 
 
 class PackedPages:
@@ -23,13 +26,22 @@ class PackedPages:
 
     Args:
         pages: ``[layers, pages, kv_heads, 2, page_tokens * dim]``, as :meth:`fits` wants them.
+        layout: of a page.
         dim: head size.
         codes: what the elements stand for, if they are bytes.
         loops: compiled.
     """
 
-    def __init__(self, pages: Tensor, dim: int, codes: EightBitFloats | None, loops: Loops) -> None:
+    def __init__(
+        self,
+        pages: Tensor,
+        layout: PageLayout,
+        dim: int,
+        codes: EightBitFloats | None,
+        loops: Loops,
+    ) -> None:
         self._loops = loops
+        self._tiled = layout is _TILED
         self._codes = codes
         self._magnitudes = torch.empty(0) if codes is None else codes.magnitudes
         self._layers, _, self._heads, _, half = pages.shape
@@ -48,25 +60,36 @@ class PackedPages:
     ) -> PackedPages | None:
         """The pool, if its pages of head size ``dim`` fit, and there are loops for them."""
         compiled = loops() if cls.fits(pages, layout, dim) else None
-        return cls(pages, dim, codes, compiled) if compiled and compiled.packed_pages else None
+        if compiled is None or (layout is _TILED and not compiled.tiled_pages):
+            return None
+        return cls(pages, layout, dim, codes, compiled)
 
     @staticmethod
     def fits(pages: Tensor, layout: PageLayout, dim: int) -> bool:
         """Whether pages of head size ``dim`` are laid out, stored, and placed as they must be."""
         tokens = pages.shape[-1] // dim
+        dtypes = {torch.bfloat16, torch.float16, torch.uint8}
+        if layout in _PLAIN:
+            dtypes.add(torch.float32)
         return (
-            layout is LAYOUTS["amx"]
+            (layout is _TILED or layout in _PLAIN)
             and pages.device.type == "cpu"
-            and pages.dtype in (torch.bfloat16, torch.float16, torch.uint8)
+            and pages.dtype in dtypes
             and tokens % _TILE == dim % _TILE == 0
             and pages.stride(4) == 1
         )
 
     @property
     def readable(self) -> bool:
-        """Whether numbers can be read: half of float32's bits are a bfloat16's, which bytes are
-        widened to."""
-        return self._dtype is torch.bfloat16 or self._codes is not None
+        """Whether numbers are read here faster than by torch, which reads a plain layout well."""
+        return self._tiled and self._has_numbers
+
+    @property
+    def _has_numbers(self) -> bool:
+        """Whether the elements are known as numbers: half of float32's bits are a bfloat16's, which
+        bytes are widened to."""
+        known = (torch.bfloat16, torch.float32)
+        return self._dtype in known or self._codes is not None
 
     def keys(self, layers: slice, table: Tensor) -> Tensor:
         """In float32 ``[layers, kv_heads, tokens, dim]``, with a token's numbers apart in memory,
@@ -95,7 +118,12 @@ class PackedPages:
     @property
     def attends(self) -> bool:
         """Whether attention can be looked at here: in place, or in a copy of one head's bytes."""
-        return self.readable and self._dim % (2 * _TILE) == 0
+        return self._has_numbers and self._dim % (2 * _TILE if self._tiled else _TILE) == 0
+
+    def takes(self, queries: Tensor) -> bool:
+        """Whether queries are stored as those of a model with such pages."""
+        exact = self._dtype is torch.float32
+        return queries.dtype is (torch.float32 if exact else torch.bfloat16)
 
     def compact_by_window(
         self,
@@ -124,7 +152,7 @@ class PackedPages:
             source: ``[pages]`` page numbers.
             target: page numbers, as many as are filled.
             tokens: cached in ``source``.
-            ring: ``[layers, places, query_heads, dim]`` queries in bfloat16.
+            ring: ``[layers, places, query_heads, dim]`` queries, as :meth:`takes` wants them.
             places: ``[n]`` where those of the last ``n`` tokens are, in order.
             scale: logit scale, positive.
             keep: survivors.
@@ -134,6 +162,7 @@ class PackedPages:
         """
         self._loops(
             "compact_by_window",
+            self._tiled,
             self._dtype.itemsize,
             *self._halves,
             self._strides,
@@ -185,6 +214,7 @@ class PackedPages:
         out = torch.empty(self._layers * query_heads, 3 + len(capacities), dtype=torch.double)
         self._loops(
             "measure_rows",
+            self._tiled,
             self._dtype.itemsize,
             self._halves[0],
             self._strides,
@@ -217,6 +247,7 @@ class PackedPages:
         rows = survivors.flatten(0, 1).contiguous()
         self._loops(
             "move_rows",
+            self._tiled,
             self._dtype.itemsize,
             *self._halves,
             self._strides,
