@@ -20,6 +20,7 @@ from growpage.bench.answers import (
     with_full,
 )
 from growpage.bench.contenders import Contender
+from growpage.bench.pool import page_bytes
 from growpage.budget.errors import ConfigError
 
 RESPONSE = Response(
@@ -92,6 +93,7 @@ def test_answers_of_two_contenders_one_of_which_goes_on(smollm2_path: Path, tmp_
             *(sys.executable, "-m", "growpage", "bench", "quality", "answers", "recall"),
             *("copying", "--contender", "fixed:budget=64", "--count", "3", "--concurrency", "6"),
             *("--out", str(tmp_path / "result.json"), "--model", str(smollm2_path)),
+            *("--dtype", "float32"),
         ],
         check=True,
         timeout=500,
@@ -108,6 +110,8 @@ def test_answers_of_two_contenders_one_of_which_goes_on(smollm2_path: Path, tmp_
     assert full["problems"] == fixed["problems"] == 6
     assert 0 < full["score"]["value"] <= 1
     assert fixed["mean_pages"] < 0.7 * full["mean_pages"]
+    assert result["setup"]["dtype"] == "float32"
+    assert fixed["mean_bytes"] == fixed["mean_pages"] * page_bytes(smollm2_path, dtype="float32")
     assert set(result["figures"]) == {"all", "recall", "copying"}
     assert result["scores"]["fixed:budget=64"]["recall-0"] == 0
     assert (tmp_path / "result.svg").stat().st_size

@@ -39,6 +39,8 @@ def test_pool_holds_the_largest_request():
 def test_bytes_of_a_page(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(SMOLLM2))
     assert page_bytes(tmp_path, 32) == 30 * 3 * 32 * (64 + 64) * 2
+    assert page_bytes(tmp_path, 32, dtype="float32") == 30 * 3 * 32 * (64 + 64) * 4
+    assert page_bytes(tmp_path, 32, "fp8", "float32") == 30 * 3 * 32 * (64 + 64)
 
 
 def test_older_and_shorter_configurations(tmp_path):

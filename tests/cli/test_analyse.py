@@ -44,7 +44,7 @@ def test_from_questions_to_what_was_measured(
     work = tmp_path / "work"
     common = (
         *(str(questions), "--model", str(tiny_worded_model), "--work", str(work)),
-        *("--requests", str(REQUESTS), "--new-tokens", str(NEW_TOKENS)),
+        *("--requests", str(REQUESTS), "--new-tokens", str(NEW_TOKENS), "--dtype", "float32"),
     )
 
     def run(name: str, *arguments: str) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def test_from_questions_to_a_report(
             "--new-tokens",
             "70",
         ),
-        *("--contender", "fixed:budget=64", "--pool", "100%"),
+        *("--dtype", "float32", "--contender", "fixed:budget=64", "--pool", "100%"),
     )
     first = replay(tmp_path, *common, "--load", "saturated")
     assert first.returncode == 0, first.stderr
@@ -66,7 +66,7 @@ def test_from_questions_to_a_report(
     row = report["loads"]["saturated"]["fixed:budget=64"]
     assert row["kl"]["value"] > 0.001
     assert row["pool"]["compressions"] > 0
-    assert row["page_bytes"] == 2 * 2 * 32 * 2 * 64 * 2
+    assert row["page_bytes"] == 2 * 2 * 32 * 2 * 64 * 4
     assert set(row["families"]) == {"even", "odd"}
 
     log = (out / "engine.log").stat().st_size
@@ -74,6 +74,9 @@ def test_from_questions_to_a_report(
     again = replay_here(*common, "--load", "saturated")
     assert again.stdout == first.stdout
     assert (out / "engine.log").stat().st_size == log, "nothing was measured again"
+
+    written = (out / "0.logits").stat().st_size
+    assert written == 70 * 49152 * 4, "in float32, as the model is served"
 
     other = replay_here(*common, "--temperature", "1")
     assert isinstance(other.exception, ConfigError)

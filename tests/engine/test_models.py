@@ -20,6 +20,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from growpage.budget.rope import Rotary
+from growpage.budget.summaries import QueryWindow
 from growpage.engine.checks import UnsupportedError
 from growpage.engine.rotation import prove_rotary
 from tests.engine.engines import Engine, StartEngine
@@ -269,15 +271,19 @@ def queries_before_rope(engine: Engine) -> Iterator[QueryWatch]:
     """Watch the rotary modules and the summaries for the time of a test."""
     watch = QueryWatch(engine)
     summaries = engine.runner.budgeter.summaries
-    note, take_in = summaries.note, summaries.take_in
+    note, take_in_from = summaries.note, summaries.take_in_from
 
     def note_and_remember(slots: np.ndarray) -> None:
         note(slots)
         watch.noted()
 
-    def take_in_and_compare(slot: int, queries: Tensor) -> None:
-        take_in(slot, queries)
-        watch.taken_in(slot, queries)
+    def take_in_and_compare(window: QueryWindow, slot: int, rotary: Rotary) -> None:
+        pending = int(summaries.pending[slot])
+        take_in_from(window, slot, rotary)
+        if pending:
+            places, positions = window.places(slot, pending)
+            plain = rotary.unrotate(window.ring[:, places], torch.tensor(positions).view(-1, 1))
+            watch.taken_in(slot, plain.transpose(0, 1))
 
     modules = engine.runner.model.named_modules()
     rotary = {id(m): m for name, m in modules if name.endswith("rotary_emb")}
@@ -286,10 +292,10 @@ def queries_before_rope(engine: Engine) -> Iterator[QueryWatch]:
         for module in rotary.values()
     ]
     handles.append(engine.runner.model.register_forward_pre_hook(lambda *_: watch.entered.clear()))
-    summaries.note, summaries.take_in = note_and_remember, take_in_and_compare
+    summaries.note, summaries.take_in_from = note_and_remember, take_in_and_compare
     try:
         yield watch
     finally:
-        del summaries.note, summaries.take_in
+        del summaries.note, summaries.take_in_from
         for handle in handles:
             handle.remove()

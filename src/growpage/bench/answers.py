@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from growpage.bench.contenders import Contender
-from growpage.bench.pool import BLOCK_SIZE
+from growpage.bench.pool import BLOCK_SIZE, Dtype
 from growpage.bench.problems import Problem
 from growpage.bench.work_folder import claim
 from growpage.budget.errors import ConfigError
@@ -55,6 +55,8 @@ class Setup(_Record):
     async_scheduling: bool = True
     """Whether a step is scheduled before the last one has ended, as vLLM does by default."""
     block_size: int = BLOCK_SIZE
+    dtype: Dtype = "auto"
+    """What the model is served in."""
     seed: int = 0
 
 
@@ -303,6 +305,7 @@ def _answer(
         longest=longest_pages(questions, setup.block_size) * setup.block_size,
         block_size=setup.block_size,
         async_scheduling=setup.async_scheduling,
+        dtype=setup.dtype,
         seed=setup.seed,
     )
     engine = llm.llm_engine

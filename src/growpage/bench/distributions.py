@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from growpage.bench.pool import DTYPE_BYTES
+from growpage.bench.pool import DTYPE_BYTES, Dtype, served_dtype
 
 
 class LogitsFile(BaseModel):
@@ -40,8 +40,10 @@ class LogitsFile(BaseModel):
         return flat.view(self.positions, self.vocabulary)
 
 
-def logits_files(model: Path, folder: Path, requests: int, positions: int) -> list[LogitsFile]:
-    """The files of so many requests of a model, none of them opened.
+def logits_files(
+    model: Path, folder: Path, requests: int, positions: int, dtype: Dtype = "auto"
+) -> list[LogitsFile]:
+    """The files of so many requests of a model served in ``dtype``, none of them opened.
 
     Raises:
         ValueError: the model's ``config.json`` does not say what its distributions are like.
@@ -49,13 +51,13 @@ def logits_files(model: Path, folder: Path, requests: int, positions: int) -> li
     file = model / "config.json"
     try:
         config = json.loads(file.read_text())
-        vocabulary, dtype = config["vocab_size"], config.get("dtype") or config["torch_dtype"]
+        vocabulary, served = config["vocab_size"], served_dtype(config, dtype)
         return [
             LogitsFile(
                 path=str(folder / f"{index}.logits"),
                 positions=positions,
                 vocabulary=vocabulary,
-                dtype=dtype,
+                dtype=served,
             )
             for index in range(requests)
         ]

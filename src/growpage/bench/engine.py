@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from growpage.bench.contenders import Contender
-from growpage.bench.pool import BLOCK_SIZE, page_bytes
+from growpage.bench.pool import BLOCK_SIZE, Dtype, page_bytes
 
 
 def start_engine(
@@ -22,6 +22,7 @@ def start_engine(
     prefix_caching: bool = False,
     async_scheduling: bool = False,
     eager: bool = True,
+    dtype: Dtype = "auto",
     seed: int = 0,
     logits_processors: Sequence[str] = (),
 ) -> Any:
@@ -37,6 +38,7 @@ def start_engine(
         prefix_caching: whether prompts share pages.
         async_scheduling: whether a step is scheduled before the last one has ended.
         eager: whether the model runs as it is, and not compiled.
+        dtype: what the model is served in.
         seed: vLLM's.
         logits_processors: names of logits processors.
 
@@ -54,6 +56,7 @@ def start_engine(
     settings = contender.settings
     llm = LLM(
         str(model),
+        dtype=dtype,
         enforce_eager=eager,
         async_scheduling=async_scheduling,
         enable_prefix_caching=prefix_caching,
@@ -64,7 +67,7 @@ def start_engine(
         kv_cache_dtype=contender.kv_cache_dtype,
         # And the null block.
         kv_cache_memory_bytes=(pool_pages + 1)
-        * page_bytes(model, block_size, contender.kv_cache_dtype),
+        * page_bytes(model, block_size, contender.kv_cache_dtype, dtype),
         seed=seed,
         logits_processors=list(logits_processors) or None,
         **({} if settings is None else engine_kwargs(**settings)),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 from growpage.bench.workload import DemoRequest
 
@@ -17,8 +18,15 @@ FULL_SHARE = 5
 POOL_FORMULA = f"ceil(sum over requests of ceil((prompt + max_new) / block) / {FULL_SHARE})"
 """What :func:`pool_pages` computes, as reports state it."""
 
-DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
-"""Bytes a number, by the dtype of a checkpoint: vLLM serves one in float32 in 16 bits."""
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+"""What a model is served in, as vLLM calls it; ``auto`` is as its checkpoint is stored, but in 16
+bits where that is in float32."""
+
+DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+"""Bytes a number."""
+
+_AUTO = {"bfloat16": "bfloat16", "float16": "float16", "float32": "bfloat16"}
+"""What ``auto`` makes of a checkpoint; of one in float32, something with as many bytes."""
 
 
 def full_pages(request: DemoRequest, block_size: int = BLOCK_SIZE) -> int:
@@ -35,18 +43,24 @@ def pool_pages(requests: Sequence[DemoRequest], block_size: int = BLOCK_SIZE) ->
     return max(-(-sum(needs) // FULL_SHARE), *needs)
 
 
-def page_bytes(model: Path, block_size: int = BLOCK_SIZE, kv_cache_dtype: str = "auto") -> int:
+def page_bytes(
+    model: Path,
+    block_size: int = BLOCK_SIZE,
+    kv_cache_dtype: str = "auto",
+    dtype: Dtype = "auto",
+) -> int:
     """Bytes of one page over all layers: keys and values of ``block_size`` tokens.
 
     Args:
         model: a Hugging Face model's folder.
         block_size: tokens a page.
-        kv_cache_dtype: vLLM's; ``auto`` is the model's own.
+        kv_cache_dtype: vLLM's; ``auto`` is what the model is served in.
+        dtype: what the model is served in.
 
     Raises:
         ValueError: the folder has no usable ``config.json``.
     """
-    shape = model_shape(model)
+    shape = model_shape(model, dtype)
     return (
         shape["layers"]
         * shape["kv_heads"]
@@ -57,7 +71,16 @@ def page_bytes(model: Path, block_size: int = BLOCK_SIZE, kv_cache_dtype: str = 
     )
 
 
-def model_shape(model: Path) -> dict[str, int]:
+def served_dtype(config: Mapping[str, Any], dtype: Dtype) -> str:
+    """What numbers a model with this ``config.json`` is served in.
+
+    Raises:
+        KeyError: the configuration does not say, or it is none that vLLM serves.
+    """
+    return _AUTO[config.get("dtype") or config["torch_dtype"]] if dtype == "auto" else dtype
+
+
+def model_shape(model: Path, dtype: Dtype = "auto") -> dict[str, int]:
     """What decides the size of a page: layers, KV heads, head dimension, bytes a number.
 
     Raises:
@@ -67,12 +90,11 @@ def model_shape(model: Path) -> dict[str, int]:
     try:
         config = json.loads(file.read_text())
         heads = config["num_attention_heads"]
-        dtype = config.get("dtype") or config["torch_dtype"]
         return {
             "layers": config["num_hidden_layers"],
             "kv_heads": config.get("num_key_value_heads") or heads,
             "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
-            "dtype_bytes": DTYPE_BYTES[dtype],
+            "dtype_bytes": DTYPE_BYTES[served_dtype(config, dtype)],
         }
     except OSError as error:
         raise ValueError(f"{model} is not a model's folder: cannot read {file.name}") from error

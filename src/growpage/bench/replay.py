@@ -29,7 +29,7 @@ from growpage.bench.forced_replay import (
 )
 from growpage.bench.machine import describe_machine, describe_versions
 from growpage.bench.own_process import in_own_process
-from growpage.bench.pool import BLOCK_SIZE, page_bytes
+from growpage.bench.pool import BLOCK_SIZE, Dtype, page_bytes
 from growpage.bench.work_folder import claim
 from growpage.budget.config import BudgetConfig
 from growpage.budget.errors import ConfigError
@@ -66,6 +66,8 @@ class Setup(_Frozen):
     """Tokens watched at each position otherwise."""
     block_size: int = BLOCK_SIZE
     """Tokens a page."""
+    dtype: Dtype = "auto"
+    """What the model is served in."""
     seed: int = 0
 
     def arrivals(self, load: Load) -> list[int]:
@@ -123,9 +125,9 @@ def prompts_hash(prompts: Mapping[str, list[int]]) -> str:
     return hashlib.sha256(json.dumps(list(prompts.items())).encode()).hexdigest()[:16]
 
 
-def exact_bytes(model: Path, requests: int, new_tokens: int) -> int:
+def exact_bytes(model: Path, requests: int, new_tokens: int, dtype: Dtype = "auto") -> int:
     """Bytes on disk that whole distributions of all answers take at most."""
-    return sum(file.bytes for file in logits_files(model, Path(), requests, new_tokens))
+    return sum(file.bytes for file in logits_files(model, Path(), requests, new_tokens, dtype))
 
 
 def check_lengths(model: Path, prompts: Mapping[str, list[int]], new_tokens: int) -> None:
@@ -278,7 +280,7 @@ def _reference(
     file = work / "reference.json"
     if not file.exists():
         if setup.exact:
-            _check_space(work, exact_bytes(model, setup.requests, setup.new_tokens))
+            _check_space(work, exact_bytes(model, setup.requests, setup.new_tokens, setup.dtype))
         in_own_process(work / "engine.log", _generate, setup, model, prompts, work)
         say("reference: generated with full KV")
     return _Stored.model_validate_json(file.read_text())
@@ -303,7 +305,9 @@ def _generate(setup: Setup, model: Path, prompts: Mapping[str, list[int]], work:
         prompts,
         setup.new_tokens,
         setup.top,
-        keep=logits_files(model, work, len(prompts), setup.new_tokens) if setup.exact else None,
+        keep=logits_files(model, work, len(prompts), setup.new_tokens, setup.dtype)
+        if setup.exact
+        else None,
         temperature=setup.temperature,
         seed=setup.seed,
     )
@@ -321,7 +325,9 @@ def _replay(setup: Setup, model: Path, run: _Run, loads: list[Load], work: Path)
             load=load,
             pool_pages=run.pool_pages,
             concurrency=run.concurrency,
-            page_bytes=page_bytes(model, setup.block_size, run.contender.kv_cache_dtype),
+            page_bytes=page_bytes(
+                model, setup.block_size, run.contender.kv_cache_dtype, setup.dtype
+            ),
             replay=replay(engine, stored.reference, setup.arrivals(load)),
             provenance=Provenance.here(),
         )
@@ -350,6 +356,7 @@ def _engine(
         concurrency=concurrency,
         longest=longest,
         block_size=setup.block_size,
+        dtype=setup.dtype,
         seed=setup.seed,
         logits_processors=[TEACHER],
     ).llm_engine

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from growpage.bench.contenders import Contender
-from growpage.bench.pool import page_bytes
+from growpage.bench.pool import Dtype, page_bytes
 from growpage.bench.prompts import read_prompts, tokenize
 from growpage.bench.replay import (
     Load,
@@ -59,6 +59,7 @@ class Subject:
         mean_gap: float = 25,
         most_exact_bytes: int = MOST_EXACT_BYTES,
         top: int = 20,
+        dtype: Dtype = "auto",
     ) -> Subject:
         """Read questions and model.
 
@@ -75,6 +76,7 @@ class Subject:
             most_exact_bytes: disk for whole distributions; where more is needed, the likeliest
                 tokens are compared.
             top: those likeliest tokens.
+            dtype: what the model is served in.
 
         Raises:
             ConfigError: one of them cannot be used, and why.
@@ -95,8 +97,9 @@ class Subject:
             temperature=temperature,
             concurrency=concurrency,
             mean_gap=mean_gap,
-            exact=exact_bytes(folder, requests, new_tokens) <= most_exact_bytes,
+            exact=exact_bytes(folder, requests, new_tokens, dtype) <= most_exact_bytes,
             top=top,
+            dtype=dtype,
             seed=seed,
         )
         families = {each.id: each.family for each in asked}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from growpage.bench.pool import BLOCK_SIZE
+from growpage.bench.pool import BLOCK_SIZE, Dtype
 from growpage.budget.config import BudgetConfig
 from growpage.budget.errors import ConfigError
 from growpage.cli.options import (
@@ -20,6 +20,7 @@ from growpage.cli.options import (
     NewTokens,
     Questions,
     Requests,
+    ServedIn,
     Temperature,
 )
 from growpage.cli.quality_replay import check_pool
@@ -85,6 +86,7 @@ def sufficient(
     new_tokens: NewTokens = 200,
     temperature: Temperature = 0.0,
     concurrency: Concurrency = 8,
+    dtype: ServedIn = "auto",
     seed: Seed = 0,
     epsilon: Epsilon = 0.05,
     budget: Budgets = None,
@@ -98,7 +100,7 @@ def sufficient(
         from growpage.bench.analyses import sufficient as analysis
 
         subject = _subject(
-            questions, model, work, requests, new_tokens, temperature, concurrency, seed
+            questions, model, work, requests, new_tokens, temperature, concurrency, dtype, seed
         )
         budgets = _ladder(budget, subject)
         measurement = subject.replay(analysis.rungs_of(budgets), _say)
@@ -117,6 +119,7 @@ def adaptive(
     new_tokens: NewTokens = 200,
     temperature: Temperature = 0.0,
     concurrency: Concurrency = 8,
+    dtype: ServedIn = "auto",
     seed: Seed = 0,
     epsilon: Epsilon = 0.05,
     budget: Budgets = None,
@@ -148,7 +151,7 @@ def adaptive(
         check_pool(pool)
         named = read_contenders(contender) if contender else None
         subject = _subject(
-            questions, model, work, requests, new_tokens, temperature, concurrency, seed
+            questions, model, work, requests, new_tokens, temperature, concurrency, dtype, seed
         )
         budgets = _ladder(budget, subject)
         compared = named or analysis.default_contenders(budgets)
@@ -176,6 +179,7 @@ def demand(
     new_tokens: NewTokens = 400,
     temperature: Temperature = 0.0,
     concurrency: Concurrency = 8,
+    dtype: ServedIn = "auto",
     seed: Seed = 0,
     mass: Annotated[
         list[float] | None,
@@ -195,7 +199,7 @@ def demand(
         masses = list(dict.fromkeys(mass or analysis.MASSES))
         measuring = [contender(each, setting or ()) for each in masses]
         subject = _subject(
-            questions, model, work, requests, new_tokens, temperature, concurrency, seed
+            questions, model, work, requests, new_tokens, temperature, concurrency, dtype, seed
         )
         observed = dict(zip(masses, observe(subject, measuring, _say), strict=True))
         report = {**subject.describe(), **analysis.summarise(observed, seed)}
@@ -212,6 +216,7 @@ def signal(
     new_tokens: NewTokens = 400,
     temperature: Temperature = 0.0,
     concurrency: Concurrency = 8,
+    dtype: ServedIn = "auto",
     seed: Seed = 0,
     mass: Annotated[float, typer.Option(help="The p of D_p.")] = 0.9,
     setting: MeasuringSettings = None,
@@ -227,7 +232,7 @@ def signal(
 
         measuring = contender(mass, setting or ())
         subject = _subject(
-            questions, model, work, requests, new_tokens, temperature, concurrency, seed
+            questions, model, work, requests, new_tokens, temperature, concurrency, dtype, seed
         )
         (observed,) = observe(subject, [measuring], _say)
         report = {**subject.describe(), **analysis.summarise(observed, seed)}
@@ -273,6 +278,7 @@ def _subject(
     new_tokens: int,
     temperature: float,
     concurrency: int,
+    dtype: Dtype,
     seed: int,
 ) -> Subject:
     from growpage.bench.subject import Subject
@@ -285,6 +291,7 @@ def _subject(
         new_tokens=new_tokens,
         temperature=temperature,
         concurrency=concurrency,
+        dtype=dtype,
         seed=seed,
     )
 

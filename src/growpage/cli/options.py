@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from growpage.bench.pool import Dtype
+
 Questions = Annotated[
     Path, typer.Argument(help="JSONL with a question a line (and an id and a family).")
 ]
@@ -14,6 +16,11 @@ Model = Annotated[
     Path | None,
     typer.Option(help="Folder of a Hugging Face model.  [default: the embedded model]"),
 ]
+DTYPE_HELP = (
+    "What the model is served in, as vLLM's --dtype. A CPU without AVX-512 is some times as fast "
+    "with float32."
+)
+ServedIn = Annotated[Dtype, typer.Option("--dtype", help=DTYPE_HELP)]
 Requests = Annotated[int, typer.Option(min=2, help="Questions taken from the file.")]
 NewTokens = Annotated[int, typer.Option(min=2, help="Tokens of an answer, at most.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Of the answers; 0 is greedy.")]

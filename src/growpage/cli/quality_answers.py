@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from growpage.budget.errors import ConfigError
-from growpage.cli.options import Model
+from growpage.cli.options import Model, ServedIn
 
 
 def answers(
@@ -59,6 +59,7 @@ def answers(
             "50%.  [default: memory for all]"
         ),
     ] = None,
+    dtype: ServedIn = "auto",
     raw: Annotated[bool, typer.Option(help="Without the model's chat template.")] = False,
     async_scheduling: Annotated[
         bool, typer.Option(help="Schedule a step before the last has ended, as vLLM does.")
@@ -89,7 +90,8 @@ def answers(
         problems = read_sources(sources, count, difficulty, seed)
         folder = model or smollm2.ensure()
         bytes_of = {
-            each.name: page_bytes(folder, kv_cache_dtype=each.kv_cache_dtype) for each in named
+            each.name: page_bytes(folder, kv_cache_dtype=each.kv_cache_dtype, dtype=dtype)
+            for each in named
         }
         compared = base or next((each.name for each in named if each.policy == "fixed"), "full")
         if compared not in bytes_of:
@@ -104,6 +106,7 @@ def answers(
             pool=pool,
             raw=raw,
             async_scheduling=async_scheduling,
+            dtype=dtype,
             seed=seed,
         )
         responses = run.answer_all(

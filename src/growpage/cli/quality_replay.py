@@ -20,6 +20,7 @@ from growpage.cli.options import (
     NewTokens,
     Questions,
     Requests,
+    ServedIn,
     Temperature,
 )
 
@@ -52,6 +53,7 @@ def replay(
     new_tokens: NewTokens = 200,
     temperature: Temperature = 0.0,
     concurrency: Concurrency = 8,
+    dtype: ServedIn = "auto",
     pool: Annotated[
         str, typer.Option(help="Pages of the pool, or the share of what full KV needs at its peak.")
     ] = "50%",
@@ -101,6 +103,7 @@ def replay(
         new_tokens=new_tokens,
         temperature=temperature,
         concurrency=concurrency,
+        dtype=dtype,
         seed=seed,
         mean_gap=mean_gap,
         most_exact_bytes=limit,

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from growpage.bench.pool import Dtype
+from growpage.cli.options import DTYPE_HELP
+
 LOAD = "Load"
 ENGINE = "Engine"
 
@@ -115,6 +118,7 @@ def throughput(
     eager: Annotated[
         bool, typer.Option(rich_help_panel=ENGINE, help="Run the model as it is, not compiled.")
     ] = True,
+    dtype: Annotated[Dtype, typer.Option(rich_help_panel=ENGINE, help=DTYPE_HELP)] = "auto",
 ) -> None:
     """Compare throughput and latency: the same requests, in turn, under each policy.
 
@@ -159,6 +163,7 @@ def throughput(
             block_size=block_size,
             prefix_caching=prefix_caching,
             eager=eager,
+            dtype=dtype,
         )
         status = run(asked)
     except (RunError, ServerError, smollm2.ModelError) as error:

@@ -32,6 +32,7 @@ def test_in_process(tmp_path: Path, tiny_worded_model: Path) -> None:
             *("plain", "tight=fixed:budget=96", "--model", str(tiny_worded_model)),
             *("--out", str(out), "--clients", "4", "--requests", "8", "--rounds", "2"),
             *("--pool", "50%", "--prompt-tokens", "20-60", "--output-tokens", "100-160"),
+            *("--dtype", "float32"),
         ],
         capture_output=True,
         text=True,
@@ -42,6 +43,7 @@ def test_in_process(tmp_path: Path, tiny_worded_model: Path) -> None:
     assert "ratio to plain" in result.stdout
     report = json.loads((out / "throughput.json").read_text())
     asked = report["workload"]["output_tokens"]["sum"]
+    assert report["engine"]["dtype"] == "float32"
     (setting,) = report["settings"]
     for figures in setting["contenders"].values():
         assert figures["failed"] == 0
@@ -82,6 +84,7 @@ def test_a_running_server_and_what_vllms_own_benchmark_says(
         pool_pages=12,
         block_size=32,
         max_num_seqs=4,
+        dtype="float32",
     )
     out = tmp_path / "out"
     with serve(server_flags(spec), tmp_path / "log", command=PLAIN_SERVE) as server:

@@ -143,6 +143,7 @@ def _observe(
         concurrency=setup.concurrency,
         longest=longest,
         block_size=setup.block_size,
+        dtype=setup.dtype,
         seed=setup.seed,
     ).llm_engine
     observed = Observed(

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from growpage.bench.contenders import Contender, read_contenders
 from growpage.bench.machine import describe_machine, describe_versions
+from growpage.bench.pool import Dtype
 from growpage.bench.throughput import bench_serve, figures, report
 from growpage.bench.throughput.engines import Engines, RunningServer
 from growpage.bench.throughput.experiment import Experiment, StartEngine
@@ -57,6 +58,7 @@ class Asked:
     block_size: int
     prefix_caching: bool
     eager: bool
+    dtype: Dtype
 
     @property
     def tokenizer_folder(self) -> Path:
@@ -172,6 +174,7 @@ def _starter(experiment: Experiment, asked: Asked, running: RunningServer | None
         asked.seed,
         prefix_caching=asked.prefix_caching,
         eager=asked.eager,
+        dtype=asked.dtype,
     )
     return engines.served if asked.server else engines.in_process
 
@@ -233,7 +236,11 @@ def _describe(experiment: Experiment, asked: Asked, model: str) -> dict[str, Any
     )
     engine: dict[str, Any] = {"reached": asked.url or ("server" if asked.server else "in process")}
     if asked.url is None:
-        engine |= {"prefix_caching": asked.prefix_caching, "eager": asked.eager}
+        engine |= {
+            "prefix_caching": asked.prefix_caching,
+            "eager": asked.eager,
+            "dtype": asked.dtype,
+        }
     return {
         "command": sys.argv,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -59,6 +59,7 @@ class EngineRun:
             block_size=spec.block_size,
             prefix_caching=spec.prefix_caching,
             eager=spec.eager,
+            dtype=spec.dtype,
             seed=spec.seed,
         ).llm_engine
         self._scheduler = self._engine.engine_core.engine_core.scheduler

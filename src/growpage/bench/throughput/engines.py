@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 
 from growpage.bench.contenders import Contender
-from growpage.bench.pool import page_bytes
+from growpage.bench.pool import Dtype, page_bytes
 from growpage.bench.server import GROWPAGE_SERVE, PLAIN_SERVE, serve
 from growpage.bench.throughput.engine_process import engine_process
 from growpage.bench.throughput.experiment import Engine, Experiment
@@ -33,6 +33,7 @@ class Engines:
         seed: vLLM's.
         prefix_caching: whether prompts share pages.
         eager: whether the model runs as it is, and not compiled.
+        dtype: what the model is served in.
     """
 
     experiment: Experiment
@@ -41,6 +42,7 @@ class Engines:
     seed: int = 0
     prefix_caching: bool = False
     eager: bool = True
+    dtype: Dtype = "auto"
 
     @contextmanager
     def in_process(self, contender: Contender, pool_pages: int) -> Iterator[Engine]:
@@ -87,13 +89,15 @@ class Engines:
             max_num_seqs=contender.concurrency or self.experiment.max_num_seqs,
             prefix_caching=self.prefix_caching,
             eager=self.eager,
+            dtype=self.dtype,
             seed=self.seed,
         )
 
 
 def server_flags(spec: EngineSpec) -> list[str]:
     """Those of ``vllm serve`` that start the same engine as in a process."""
-    page = page_bytes(Path(spec.model), spec.block_size, spec.contender.kv_cache_dtype)
+    stored = spec.contender.kv_cache_dtype
+    page = page_bytes(Path(spec.model), spec.block_size, stored, spec.dtype)
     return [
         spec.model,
         *("--served-model-name", Path(spec.model).name),
@@ -102,7 +106,7 @@ def server_flags(spec: EngineSpec) -> list[str]:
         *("--max-model-len", str(-(-spec.longest // spec.block_size) * spec.block_size)),
         # And the null block.
         *("--kv-cache-memory-bytes", str((spec.pool_pages + 1) * page)),
-        *("--kv-cache-dtype", spec.contender.kv_cache_dtype),
+        *("--dtype", spec.dtype, "--kv-cache-dtype", stored),
         *("--seed", str(spec.seed)),
         "--enable-prefix-caching" if spec.prefix_caching else "--no-enable-prefix-caching",
         *(["--enforce-eager"] if spec.eager else []),

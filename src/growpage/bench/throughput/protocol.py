@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from growpage.bench.contenders import Contender
+from growpage.bench.pool import Dtype
 from growpage.bench.results import Failed, Message, Progress
 from growpage.bench.throughput.latency import Trace
 from growpage.bench.throughput.load import Load, LoadRequest
@@ -33,6 +34,8 @@ class EngineSpec(Message):
     """Requests at once, at most."""
     prefix_caching: bool = False
     eager: bool = True
+    dtype: Dtype = "auto"
+    """What the model is served in."""
     seed: int = 0
 
     @property
