@@ -100,6 +100,7 @@ def comparison() -> Comparison:
             max_new_tokens=384,
             pool_pages=POOL,
             block_size=BLOCK,
+            dtype="auto",
             page_bytes=737_280,
             pool_formula="a fifth",
             prefix_caching=True,

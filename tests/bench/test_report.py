@@ -35,7 +35,7 @@ def test_json_has_the_numbers_of_every_policy(written, comparison):
 
 def test_json_says_how_it_was_measured(written):
     data = json.loads(written["report.json"].read_text())
-    assert data["model"] == "SmolLM2-135M-Instruct"
+    assert (data["model"], data["dtype"]) == ("SmolLM2-135M-Instruct", "auto")
     assert data["workload"]["families"] == {"short": 10, "list": 10, "recall": 10}
     assert data["pool"]["pages"] == 95
     assert data["seed"] == 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from growpage.bench.agreement import Agreement, mean_agreement
 from growpage.bench.machine import describe_machine, describe_versions
+from growpage.bench.pool import Dtype
 from growpage.bench.results import RunResult
 from growpage.bench.workload import Family
 
@@ -101,6 +102,8 @@ class Setting:
     pool_pages: int
     block_size: int
     """Tokens a page."""
+    dtype: Dtype
+    """What the model is served in."""
     page_bytes: int
     pool_formula: str
     prefix_caching: bool
@@ -163,6 +166,7 @@ class Comparison:
                 for row in self.rows
             },
             "model": setting.model,
+            "dtype": setting.dtype,
             "workload": {
                 "requests": len(setting.families),
                 "families": {

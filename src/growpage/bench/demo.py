@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from growpage.bench import report, results
 from growpage.bench.comparison import Comparison, Setting
 from growpage.bench.launch import RunError, launch
+from growpage.bench.machine import fast_dtype
 from growpage.bench.pool import BLOCK_SIZE, POOL_FORMULA, full_pages, page_bytes, pool_pages
 from growpage.bench.results import Event, RunResult, RunSpec
 from growpage.bench.workload import (
@@ -90,7 +91,8 @@ def run_demo(
     console = console or Console()
     _check(policies)
     try:
-        page_size = page_bytes(model)
+        dtype = fast_dtype()
+        page_size = page_bytes(model, dtype=dtype)
         requests = demo_workload(load_tokenizer(model), size, max_new_tokens)
         out.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
@@ -102,6 +104,7 @@ def run_demo(
         max_new_tokens=max_new_tokens,
         pool_pages=pool_pages(requests),
         block_size=BLOCK_SIZE,
+        dtype=dtype,
         page_bytes=page_size,
         pool_formula=POOL_FORMULA,
         prefix_caching=PREFIX_CACHING,
@@ -138,6 +141,7 @@ def _spec(name: str, model: Path, requests: list[DemoRequest], setting: Setting)
         model=str(model),
         requests=requests,
         pool_pages=sum(map(full_pages, requests)) if policy.roomy else setting.pool_pages,
+        dtype=setting.dtype,
         page_bytes=setting.page_bytes,
         block_size=setting.block_size,
         prefix_caching=setting.prefix_caching,

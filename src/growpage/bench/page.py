@@ -68,7 +68,9 @@ def _legend(comparison: Comparison) -> str:
 def _setting(comparison: Comparison) -> str:
     setting = comparison.setting
     facts = {
-        "Model": setting.model,
+        "Model": setting.model
+        if setting.dtype == "auto"
+        else f"{setting.model}, in {setting.dtype}",
         "Workload": f"{len(setting.families)} requests submitted at once, greedy, up to "
         f"{setting.max_new_tokens} new tokens each, fewer where the model ends by itself",
         "Pool": f"{setting.pool_pages} pages of {setting.block_size} tokens "

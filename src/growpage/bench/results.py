@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from growpage.bench.pool import Dtype
 from growpage.bench.workload import DemoRequest
 
 
@@ -33,6 +34,8 @@ class RunSpec(Message):
     """All submitted at once."""
     pool_pages: int
     """Pages that requests can hold."""
+    dtype: Dtype = "auto"
+    """What the model is served in."""
     page_bytes: int
     """Bytes a page, over all layers."""
     block_size: int

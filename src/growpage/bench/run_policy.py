@@ -90,6 +90,7 @@ def _start_engine(spec: RunSpec) -> Any:
     longest = max(request.max_tokens for request in spec.requests)
     return LLM(
         spec.model,
+        dtype=spec.dtype,
         enforce_eager=True,
         block_size=spec.block_size,
         max_num_seqs=len(spec.requests),
