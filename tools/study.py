@@ -54,6 +54,11 @@ PARTS = (
         (*ANSWERS, *FAMILIES, "--count", "25", "--base", "fixed 256"),
         "demand-smollm2",
     ),
+    Part(
+        "demand-floors",
+        (*ANSWERS, *FAMILIES, "--count", "25", "--base", "fixed 256", "--dtype", "float32"),
+        "demand-floors",
+    ),
     Part("rules-smollm2", (*REPLAY, GSM8K, "--requests", "24", "--base", "fixed 128"), "rules"),
     Part(
         "givers-smollm2",

@@ -182,6 +182,23 @@ def test_without_a_measurement_the_floor_is_the_prompt_and_a_step(protects: bool
     assert policy("elastic", protect_prompt=protects).floor_pages(100, None) == 5
 
 
+@pytest.mark.parametrize(
+    ("share", "protects", "pages"),
+    [
+        (1, False, 14),  # 416 tokens with the recent ones are 13 pages; and a step
+        (0.5, False, 8),
+        (0.01, False, 4),  # min_pages
+        (0.5, True, 14),
+    ],
+)
+def test_without_a_measurement_a_share_of_the_prompt_may_be_the_floor(
+    share: float, protects: bool, pages: int
+) -> None:
+    chosen = policy("elastic", prompt_floor=share, protect_prompt=protects)
+    assert chosen.floor_pages(400, None) == pages
+    assert policy("elastic", prompt_floor=share, floor="promised").floor_pages(400, None) == 4
+
+
 def test_the_floor_that_was_promised_is_the_initial_capacity_whatever_is_measured() -> None:
     chosen = policy("elastic", floor="promised", protect_prompt=True)
     wide = Demand(short=400, long=90, cached=500, losses=(0.9,))

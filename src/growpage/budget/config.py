@@ -145,6 +145,10 @@ class BudgetConfig(BaseModel):
     """Predicted loss of attention mass that sets a request's floor under `elastic`. Default: none,
     the setting `floor` says."""
 
+    prompt_floor: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of its prompt that a request keeps under `elastic` until its working set is measured,
+    with the floor working_set; all of it if the prompt is protected."""
+
     admit_pages: Annotated[int, Field(ge=2)] | None = None
     """Under `elastic`, pages that each request in the engine could still hold if the pool were
     shared out equally; one more that would leave fewer has to wait. Default: none, a request is

@@ -194,13 +194,14 @@ class Elastic(Policy):
         """The working set, what keeps the loss within bounds, or the promise.
 
         The prompt comes on top of the working set if it is protected. Until that is measured, a
-        request has its prompt and a step.
+        request has a share of its prompt, by default the whole, and a step.
         """
         if self.config.floor == "promised":
             return self.initial_pages(prompt_tokens)
-        if demand is None:
-            return super().initial_pages(prompt_tokens)
         least = self.initial_pages(prompt_tokens)
+        if demand is None:
+            kept = ceil(prompt_tokens * self.config.prompt_floor)
+            return max(least, super().initial_pages(kept))
         block = self.pages.block_size
         if self.config.floor_loss is None:
             tokens = self.needed_tokens(prompt_tokens, demand)

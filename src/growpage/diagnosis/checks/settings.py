@@ -20,6 +20,7 @@ READ_BY: dict[str, tuple[str, ...]] = {
     "giver": ("elastic",),
     "watermark": ("elastic",),
     "young": ("elastic",),
+    "prompt_floor": ("elastic",),
     "floor": ("elastic",),
     "floor_loss": ("elastic",),
     "admit_pages": ("elastic",),
