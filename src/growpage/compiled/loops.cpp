@@ -143,15 +143,16 @@ void move_rows(int64_t tiled, int64_t bytes, void* keys, void* values, const int
 #ifdef __AMX_BF16__
     if (tiled) {
         by_tiled_width(bytes, [&]<typename Number>(Number*) {
-            growpage::move_rows(static_cast<Number*>(keys), static_cast<Number*>(values), pool,
-                                rows, source, pages, target, survivors, count);
+            growpage::move_rows<Table>(static_cast<Number*>(keys), static_cast<Number*>(values), pool,
+                                       rows, source, pages, target, survivors, count);
         });
         return;
     }
 #endif
     by_width(bytes, [&]<typename Number>(Number*) {
-        plain::move_rows(static_cast<Number*>(keys), static_cast<Number*>(values), pool, rows,
-                         source, pages, target, survivors, count);
+        growpage::move_rows<plain::Table>(static_cast<Number*>(keys),
+                                          static_cast<Number*>(values), pool, rows, source, pages,
+                                          target, survivors, count);
     });
 }
 

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "aligned.h"
@@ -21,9 +20,15 @@ namespace growpage {
 constexpr int64_t LANES = 16;  // pairs of numbers in a line: 16 tokens' keys, 16 dims of values
 constexpr int64_t LINE = 32;   // numbers
 
+template <typename Number>
+struct Row;
+
 // Where the tokens of some pages are, seen from the beginning of any row: of each 16, the first.
 class Table {
    public:
+    template <typename Number>
+    using Row = growpage::Row<Number>;
+
     Table(const Pool& pool, const int64_t* pages, int64_t count)
         : page_(pool.page), dim_(pool.dim) {
         for (int64_t i = 0; i < count; ++i) {
@@ -35,14 +40,6 @@ class Table {
         }
     }
 
-    // Of so many pages that follow each other.
-    static Table in_a_row(const Pool& pool, int64_t count) {
-        std::vector<int64_t> pages(count);
-        std::iota(pages.begin(), pages.end(), 0);
-        const int64_t strides[] = {0, pool.page * pool.dim, 0};
-        return {Pool{strides, pool.heads, pool.page, pool.dim}, pages.data(), count};
-    }
-
     // The first line of the keys of 16 tokens, this one among them; dim / 2 follow each other.
     int64_t keys(int64_t token) const { return keys_[token >> 4]; }
 
@@ -50,6 +47,8 @@ class Table {
     int64_t values(int64_t token) const { return values_[token >> 4] + (token >> 1) % 8 * LINE; }
 
     int64_t value_step() const { return page_ * LANES; }
+    int64_t start(int64_t page) const { return keys(page * page_); }
+    int64_t pages() const { return tokens() / page_; }
     int64_t page() const { return page_; }
     int64_t dim() const { return dim_; }
     int64_t tokens() const { return keys_.size() * LANES; }
@@ -218,49 +217,6 @@ void move_values(const Row<const Number>& source, const Row<Number>& target, con
     }
 }
 
-// Moves the survivors of row after row to the first places of the target, in order. The pages may
-// be the same: if one comes earlier in the target than in the source, so that it would be written
-// before it is read, a copy of its keys, then of its values, is moved.
-template <typename Number>
-class Mover {
-   public:
-    Mover(const Pool& pool, const int64_t* source, int64_t pages, const int64_t* target,
-          int64_t count)
-        : pool_(pool),
-          count_(count),
-          source_(pool, source, pages),
-          target_(pool, target, (count + pool.page - 1) / pool.page),
-          copied_(Table::in_a_row(pool, pages)),
-          in_place_(moves_in_place(source, pages, target, (count + pool.page - 1) / pool.page)) {
-        if (!in_place_) copy_.resize(pages * pool.page * pool.dim);
-    }
-
-    const Table& source() const { return source_; }
-
-    // Move the survivors kept [count] of a row.
-    void move(Number* keys, Number* values, int64_t row, const int32_t* kept) {
-        const int64_t offset = pool_.offset(row);
-        move_keys<Number>(read(keys + offset), {keys + offset, target_}, kept, count_);
-        move_values<Number>(read(values + offset), {values + offset, target_}, kept, count_);
-    }
-
-   private:
-    Row<const Number> read(const Number* base) {
-        if (in_place_) return {base, source_};
-        const int64_t size = pool_.page * pool_.dim;
-        for (int64_t token = 0; token < source_.tokens(); token += pool_.page) {
-            std::copy_n(base + source_.keys(token), size, copy_.data() + token * pool_.dim);
-        }
-        return {copy_.data(), copied_};
-    }
-
-    const Pool pool_;
-    int64_t count_;
-    Table source_, target_, copied_;
-    bool in_place_;
-    Aligned<Number> copy_;
-};
-
 // Bytes as the bfloat16 numbers that they stand for: those of the lower 128 are given, [128], and
 // the highest bit is the sign.
 class Widener {
@@ -309,7 +265,7 @@ class Reader<Byte> {
    public:
     Reader(const Pool& pool, const Table& table, const Half* numbers)
         : table_(table),
-          copied_(Table::in_a_row(pool, table.tokens() / pool.page)),
+          copied_(in_a_row<Table>(pool, table.pages())),
           widener_(numbers),
           copy_(table.tokens() * pool.dim) {}
 

@@ -102,23 +102,11 @@ void read_values(const Number* values, const Pool& pool, int64_t rows, const Tab
 }
 
 template <typename Number>
-void move_rows(Number* keys, Number* values, const Pool& pool, int64_t rows,
-               const int64_t* source, int64_t pages, const int64_t* target,
-               const int64_t* survivors, int64_t count) {
-    Mover<Number> mover(pool, source, pages, target, count);
-    std::vector<int32_t> kept(count);
-    for (int64_t row = 0; row < rows; ++row) {
-        std::copy_n(survivors + row * count, count, kept.begin());
-        mover.move(keys, values, row, kept.data());
-    }
-}
-
-template <typename Number>
 void compact_by_window(Number* keys, Number* values, const Pool& pool, int64_t rows,
                        const int64_t* source, int64_t pages, const int64_t* target,
                        int64_t tokens, const Half* numbers, const Ring<Half>& ring,
                        const double* scales, int64_t keep, Selector& selector) {
-    Mover<Number> mover(pool, source, pages, target, keep);
+    Mover<Table, Number> mover(pool, source, pages, target, keep);
     Reader<Number> key_reader(pool, mover.source(), numbers);
     Reader<Number> value_reader(pool, mover.source(), numbers);
     WindowScorer scorer(pool.dim, tokens, ring.n, ring.group);

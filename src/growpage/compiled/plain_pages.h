@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -18,20 +17,18 @@
 
 namespace growpage::plain {
 
+template <typename Number>
+struct Row;
+
 // Where some pages are, seen from the beginning of any row.
 class Table {
    public:
+    template <typename Number>
+    using Row = plain::Row<Number>;
+
     Table(const Pool& pool, const int64_t* pages, int64_t count)
         : page_(pool.page), dim_(pool.dim), starts_(count) {
         for (int64_t i = 0; i < count; ++i) starts_[i] = pages[i] * pool.strides[1];
-    }
-
-    // Of so many pages that follow each other.
-    static Table in_a_row(const Pool& pool, int64_t count) {
-        std::vector<int64_t> pages(count);
-        std::iota(pages.begin(), pages.end(), 0);
-        const int64_t strides[] = {0, pool.page * pool.dim, 0};
-        return {Pool{strides, pool.heads, pool.page, pool.dim}, pages.data(), count};
     }
 
     int64_t start(int64_t page) const { return starts_[page]; }
@@ -91,48 +88,6 @@ void move_values(const Row<const Number>& source, const Row<Number>& target, con
     }
 }
 
-// Moves the survivors of row after row to the first places of the target, in order. The pages may
-// be the same; if need be, a copy of a row's keys, then of its values, is moved.
-template <typename Number>
-class Mover {
-   public:
-    Mover(const Pool& pool, const int64_t* source, int64_t pages, const int64_t* target,
-          int64_t count)
-        : pool_(pool),
-          count_(count),
-          source_(pool, source, pages),
-          target_(pool, target, (count + pool.page - 1) / pool.page),
-          copied_(Table::in_a_row(pool, pages)),
-          in_place_(moves_in_place(source, pages, target, target_.pages())) {
-        if (!in_place_) copy_.resize(pages * pool.page * pool.dim);
-    }
-
-    const Table& source() const { return source_; }
-
-    // Move the survivors kept [count] of a row.
-    void move(Number* keys, Number* values, int64_t row, const int32_t* kept) {
-        const int64_t offset = pool_.offset(row);
-        move_keys<Number>(read(keys + offset), {keys + offset, target_}, kept, count_);
-        move_values<Number>(read(values + offset), {values + offset, target_}, kept, count_);
-    }
-
-   private:
-    Row<const Number> read(const Number* base) {
-        if (in_place_) return {base, source_};
-        const int64_t size = pool_.page * pool_.dim;
-        for (int64_t page = 0; page < source_.pages(); ++page) {
-            std::copy_n(base + source_.start(page), size, copy_.data() + page * size);
-        }
-        return {copy_.data(), copied_};
-    }
-
-    const Pool pool_;
-    int64_t count_;
-    Table source_, target_, copied_;
-    bool in_place_;
-    Aligned<Number> copy_;
-};
-
 // Reads the keys, or the values, of row after row as numbers of a type that vectors are read from.
 template <typename Number>
 class Reader {
@@ -157,7 +112,7 @@ class Reader<Byte> {
 
     Reader(const Pool& pool, const Table& table, const Half* numbers)
         : table_(table),
-          copied_(Table::in_a_row(pool, table.pages())),
+          copied_(in_a_row<Table>(pool, table.pages())),
           copy_(table.pages() * pool.page * pool.dim) {
         for (uint32_t byte = 0; byte < 256; ++byte) {
             const uint32_t bits = numbers[byte % 128];
