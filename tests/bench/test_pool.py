@@ -41,6 +41,7 @@ def test_bytes_of_a_page(tmp_path):
     assert page_bytes(tmp_path, 32) == 30 * 3 * 32 * (64 + 64) * 2
     assert page_bytes(tmp_path, 32, dtype="float32") == 30 * 3 * 32 * (64 + 64) * 4
     assert page_bytes(tmp_path, 32, "fp8", "float32") == 30 * 3 * 32 * (64 + 64)
+    assert page_bytes(tmp_path, 32, "bfloat16", "float32") == 30 * 3 * 32 * (64 + 64) * 2
 
 
 def test_older_and_shorter_configurations(tmp_path):

@@ -320,6 +320,11 @@ def test_files_that_cannot_be_read(write: Any, tmp_path: Path) -> None:
             32,
             "floor is 'promised', but must be working_set where floor_loss is set, 0.1",
         ),
+        (
+            {"floor": "promised", "prompt_floor": 0.5},
+            32,
+            "prompt_floor is 0.5, but must be 1 where the floor is what was promised",
+        ),
         ({"admit_pages": 3}, 32, "admit_pages is 3, but must be at least min_pages, 4"),
         ({"local_quota": 0.97}, 32, "local_quota is 0.97, but must be at most 0.96875"),
         *(

@@ -196,7 +196,6 @@ def test_without_a_measurement_a_share_of_the_prompt_may_be_the_floor(
 ) -> None:
     chosen = policy("elastic", prompt_floor=share, protect_prompt=protects)
     assert chosen.floor_pages(400, None) == pages
-    assert policy("elastic", prompt_floor=share, floor="promised").floor_pages(400, None) == 4
 
 
 def test_the_floor_that_was_promised_is_the_initial_capacity_whatever_is_measured() -> None:

@@ -19,14 +19,14 @@ POOL_FORMULA = f"ceil(sum over requests of ceil((prompt + max_new) / block) / {F
 """What :func:`pool_pages` computes, as reports state it."""
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-"""What a model is served in, as vLLM calls it; ``auto`` is as its checkpoint is stored, but in 16
-bits where that is in float32."""
+"""What a model is served in, as vLLM calls it; ``auto`` is as its checkpoint is stored, but
+bfloat16 where that is float32."""
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes a number."""
 
 _AUTO = {"bfloat16": "bfloat16", "float16": "float16", "float32": "bfloat16"}
-"""What ``auto`` makes of a checkpoint; of one in float32, something with as many bytes."""
+"""What ``auto`` makes of a checkpoint, with vLLM's CPU build on x86-64."""
 
 
 def full_pages(request: DemoRequest, block_size: int = BLOCK_SIZE) -> int:
@@ -67,8 +67,12 @@ def page_bytes(
         * block_size
         * 2  # a key and a value
         * shape["head_dim"]
-        * (1 if kv_cache_dtype.startswith("fp8") else shape["dtype_bytes"])
+        * _number_bytes(kv_cache_dtype, shape["dtype_bytes"])
     )
+
+
+def _number_bytes(kv_cache_dtype: str, of_model: int) -> int:
+    return 1 if kv_cache_dtype.startswith("fp8") else DTYPE_BYTES.get(kv_cache_dtype, of_model)
 
 
 def served_dtype(config: Mapping[str, Any], dtype: Dtype) -> str:

@@ -84,7 +84,7 @@ class Subject:
         asked = read_prompts(questions, requests)
         try:
             folder = model or smollm2.ensure()
-            page_bytes(folder)  # says whether it is a model's folder
+            page_bytes(folder, dtype=dtype)  # says whether it is a model's folder
         except (smollm2.ModelError, ValueError) as error:
             raise ConfigError(str(error)) from error
         prompts = tokenize(folder, asked)

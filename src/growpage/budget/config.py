@@ -251,6 +251,8 @@ class BudgetConfig(BaseModel):
             _refuse("recent", self.recent, f"at least the window, {self.window}")
         if self.floor == "promised" and self.floor_loss is not None:
             _refuse("floor", self.floor, f"working_set where floor_loss is set, {self.floor_loss}")
+        if self.floor == "promised" and self.prompt_floor < 1:
+            _refuse("prompt_floor", self.prompt_floor, "1 where the floor is what was promised")
         if self.admit_pages is not None and self.admit_pages < self.min_pages:
             _refuse("admit_pages", self.admit_pages, f"at least min_pages, {self.min_pages}")
         if self.beta_short >= self.beta_long:

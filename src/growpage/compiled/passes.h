@@ -12,6 +12,7 @@
 #include "aligned.h"
 #include "attention.h"
 #include "packed_pages.h"
+#include "pages.h"
 #include "selection.h"
 #include "working_set.h"
 

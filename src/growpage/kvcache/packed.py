@@ -146,7 +146,8 @@ class PackedPages:
         done head by head while a head's memory is near. Scores differ from torch's by some 1e-5 of
         themselves, and who survives by that alone. A layer's scale of 8-bit values is left out: it
         changes no order. It allocates no more than ``4 * (tokens + page) * (n * group + 16 + dim)``
-        bytes, for one head, and for pages of bytes ``tokens * dim`` more.
+        bytes, for one head, and for pages of bytes ``tokens * dim`` more, in a plain layout five
+        times as much.
 
         Args:
             source: ``[pages]`` page numbers.
@@ -200,7 +201,7 @@ class PackedPages:
         pages.
 
         It allocates some ``4 * tokens * (2 * group + 20)`` bytes, for one head, and for bytes
-        ``2 * tokens * dim`` more.
+        ``2 * tokens * dim`` more, in a plain layout twice as much.
 
         Args:
             table: ``[pages]`` page numbers.

@@ -46,6 +46,10 @@ def refused(*arguments: str) -> str:
         (["a", "b", "--url", "http://localhost:1"], "--url is one server, and 2 contenders"),
         (["--server", "--url", "http://localhost:1"], "--server starts engines, and --url names"),
         (["--pool", "9", "--url", "http://localhost:1"], "--pool starts engines, and --url names"),
+        (
+            ["--dtype", "float32", "--url", "http://localhost:1"],
+            "--dtype starts engines, and --url",
+        ),
         (["--url", "nonsense"], "--url nonsense is no server of vLLM that answers"),
     ],
 )

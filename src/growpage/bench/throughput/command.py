@@ -132,6 +132,7 @@ def _only_name(asked: Asked) -> str:
         "--contenders-file": asked.contenders_file,
         "--server": asked.server,
         "--pool": asked.pools,
+        "--dtype": asked.dtype != "auto",
     }
     for flag, value in given.items():
         if value:
