@@ -45,8 +45,8 @@ def vector_unit() -> str | None:
 
 
 def fast_dtype() -> Dtype:
-    """What a model is best served in here: in float32 on a CPU with AVX2 and no AVX-512, where vLLM
-    emulates 16-bit arithmetic."""
+    """What many requests at once are best served in here: float32 on a CPU with AVX2 and no
+    AVX-512, where vLLM emulates 16-bit arithmetic."""
     return "float32" if vector_unit() == "AVX2" else "auto"
 
 

@@ -17,8 +17,8 @@ Model = Annotated[
     typer.Option(help="Folder of a Hugging Face model.  [default: the embedded model]"),
 ]
 DTYPE_HELP = (
-    "What the model is served in, as vLLM's --dtype. On a CPU without AVX-512 float32 is several "
-    "times faster than 16 bits."
+    "What the model is served in, as vLLM's --dtype. On a CPU without AVX-512 many requests at "
+    "once may be several times faster in float32."
 )
 ServedIn = Annotated[Dtype, typer.Option("--dtype", help=DTYPE_HELP)]
 Requests = Annotated[int, typer.Option(min=2, help="Questions taken from the file.")]
