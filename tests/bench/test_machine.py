@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from growpage import processor
 from growpage.bench import machine
 
 X86 = "model name\t: A processor\nflags\t\t: fpu sse2 {flags}\n"
@@ -30,7 +31,7 @@ def test_the_fastest_vector_unit_decides_the_dtype(
     file = tmp_path / "cpuinfo"
     if text is not None:
         file.write_text(text)
-    monkeypatch.setattr(machine, "CPU_INFO", file)
+    monkeypatch.setattr(processor, "CPU_INFO", file)
     assert machine.vector_unit() == unit
     assert machine.fast_dtype() == dtype
     assert machine.describe_machine()["vectors"] == (unit or "unknown")

@@ -13,17 +13,13 @@ from torch import Tensor
 from growpage.budget.demand import demand_by_head
 from growpage.budget.scores import CacheView, window
 from growpage.budget.selection import fitting_quota, select_by_sorting
-from growpage.compiled import loops
 from growpage.kvcache.eight_bit import EightBitFloats
 from growpage.kvcache.layout import LAYOUTS
 from growpage.kvcache.packed import PackedPages
 from growpage.kvcache.paged import PagedCache
+from tests.kvcache.loops import amx, needs_compiler, needs_tiles
 
-compiled = loops()
-pytestmark = pytest.mark.skipif(compiled is None, reason="there is no compiler")
-needs_tiles = pytest.mark.skipif(
-    compiled is None or not compiled.tiled_pages, reason="this processor has no matrix unit"
-)
+pytestmark = needs_compiler
 
 LAYERS, POOL, HEADS = 3, 7, 2
 ALL = slice(0, LAYERS)
@@ -32,7 +28,7 @@ SAME = 2e-5
 
 
 EIGHT_BIT = torch.float8_e4m3fn, torch.float8_e5m2
-in_every_layout = pytest.mark.parametrize("layout", ["vec", pytest.param("amx", marks=needs_tiles)])
+in_every_layout = pytest.mark.parametrize("layout", ["vec", amx])
 as_all_are_stored = pytest.mark.parametrize(
     ("layout", "stored"),
     [

@@ -8,20 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from growpage.compiled import loops
 from growpage.kvcache.eight_bit import EightBitFloats
 from growpage.kvcache.layout import LAYOUTS
 from growpage.kvcache.packed import PackedPages
 from growpage.kvcache.paged import PagedCache, keep_survivors
+from tests.kvcache.loops import amx, needs_compiler, needs_tiles
 
-compiled = loops()
-pytestmark = pytest.mark.skipif(compiled is None, reason="there is no compiler")
-amx = pytest.param(
-    "amx",
-    marks=pytest.mark.skipif(
-        compiled is None or not compiled.tiled_pages, reason="this processor has no matrix unit"
-    ),
-)
+pytestmark = needs_compiler
 
 LAYERS, POOL, HEADS, DIM = 3, 6, 2, 32
 ALL = slice(0, LAYERS)
@@ -48,9 +41,7 @@ def bits(numbers: Tensor) -> Tensor:
     return numbers.contiguous().view(torch.int32)
 
 
-@pytest.mark.skipif(
-    compiled is None or not compiled.tiled_pages, reason="this processor has no matrix unit"
-)
+@needs_tiles
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.uint8], ids=str)
 @settings(max_examples=40)
 @given(
@@ -90,7 +81,7 @@ def moves(draw: st.DrawFn) -> tuple[list[int], list[int], int, int]:
     ("layout", "dtype"),
     [
         *((layout, dtype) for layout in ("vec", "vec16") for dtype in (*DTYPES, torch.float32)),
-        *(pytest.param("amx", dtype, marks=amx.marks) for dtype in DTYPES),
+        *(pytest.param("amx", dtype, marks=needs_tiles) for dtype in DTYPES),
     ],
     ids=str,
 )

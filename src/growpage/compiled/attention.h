@@ -26,8 +26,6 @@ inline Half rounded(float number) {
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
 }
 
-inline float widened(Half half) { return std::bit_cast<float>(uint32_t{half} << 16); }
-
 // GCC does not know that the matrix unit's instructions read memory.
 inline void finish_writing() { asm volatile("" ::: "memory"); }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -13,6 +14,8 @@ namespace growpage {
 
 using Half = uint16_t;
 using Byte = uint8_t;
+
+inline float widened(Half half) { return std::bit_cast<float>(uint32_t{half} << 16); }
 
 // Where a pool's rows are.
 struct Pool {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -23,9 +22,6 @@ namespace growpage::plain {
 // What queries are stored as, beside pages of such numbers.
 template <typename Number>
 using QueryOf = std::conditional_t<std::is_same_v<Number, float>, float, Half>;
-
-inline float as_float(float number) { return number; }
-inline float as_float(Half half) { return std::bit_cast<float>(uint32_t{half} << 16); }
 
 template <typename Number>
 float norm(const Number* value, int64_t dim) {
@@ -77,8 +73,10 @@ void compact_by_window(Number* keys, Number* values, const Pool& pool, int64_t r
     for (int64_t row = 0; row < rows; ++row) {
         const int64_t offset = pool.offset(row);
         ring.copy(row, pool, stored.data());
-        std::transform(stored.begin(), stored.end(), attention.queries(),
-                       [](auto number) { return as_float(number); });
+        std::transform(stored.begin(), stored.end(), attention.queries(), [](auto query) {
+            if constexpr (std::is_same_v<decltype(query), Half>) return widened(query);
+            else return query;
+        });
         attention.look(key_reader.read(keys + offset, 0), scales[row / pool.heads], later);
         score_by_window(attention, value_reader.read(values + offset, first), ring.n, ring.group,
                         first, tokens, scores.data());
