@@ -15,6 +15,7 @@
 #include "aligned.h"
 
 #include "packed_pages.h"
+#include "vectors.h"
 
 namespace growpage {
 
@@ -94,7 +95,7 @@ class Attention {
         }
         const int64_t whole = std::max<int64_t>(tokens_ - most_hidden, 0) / TILE;
         // Powers of 2 instead of e: the scale has the difference.
-        const __m512 scales = _mm512_set1_ps(scale * 1.44269504f);
+        const __m512 scales = _mm512_set1_ps(scale * LOG2_E);
         for (int64_t first = 0; first < queries_; first += AT_ONCE) {
             float* const of = weights_.data() + first * TILE;
             const auto seen = [&](auto all, int64_t block, int64_t i) -> __mmask16 {
@@ -190,11 +191,8 @@ class Attention {
         const __m512 whole =
             _mm512_roundscale_ps(number, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         const __m512 rest = _mm512_sub_ps(number, whole);
-        __m512 sum = constant(1.326472712e-3f);  // least largest error from -1/2 to 1/2
-        for (float next :
-             {9.671512645e-3f, 5.550733743e-2f, 2.402224209e-1f, 6.931469776e-1f, 1.0f}) {
-            sum = _mm512_fmadd_ps(sum, rest, constant(next));
-        }
+        __m512 sum = _mm512_setzero_ps();
+        for (float next : POWER_OF_TWO) sum = _mm512_fmadd_ps(sum, rest, constant(next));
         return _mm512_scalef_ps(sum, whole);
     }
 

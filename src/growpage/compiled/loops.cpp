@@ -143,8 +143,8 @@ void move_rows(int64_t tiled, int64_t bytes, void* keys, void* values, const int
 #ifdef __AMX_BF16__
     if (tiled) {
         by_tiled_width(bytes, [&]<typename Number>(Number*) {
-            growpage::move_rows<Table>(static_cast<Number*>(keys), static_cast<Number*>(values), pool,
-                                       rows, source, pages, target, survivors, count);
+            growpage::move_rows<Table>(static_cast<Number*>(keys), static_cast<Number*>(values),
+                                       pool, rows, source, pages, target, survivors, count);
         });
         return;
     }
@@ -209,9 +209,10 @@ void measure_rows(int64_t tiled, int64_t bytes, const void* keys, const int64_t*
         return;
     }
 #endif
+    const plain::Table places(pool, table, pages);
     by_width(bytes, [&]<typename Number>(Number*) {
-        plain::measure_rows(static_cast<const Number*>(keys), pool, rows, table, pages, tokens,
-                            numbers, summaries, group, scales, mass, capacities, questions, out);
+        plain::measure_rows(static_cast<const Number*>(keys), pool, rows, places, tokens, numbers,
+                            summaries, group, scales, mass, capacities, questions, out);
     });
 }
 

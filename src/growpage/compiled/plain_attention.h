@@ -18,10 +18,8 @@ inline Floats power_of_two(Floats number) {
     constexpr float SHIFT = 0x1.8p23f;  // added, it leaves whole numbers in the lowest bits
     const Floats shifted = number + SHIFT;
     const Floats rest = number - (shifted - SHIFT);
-    Floats sum = Floats{} + 1.326472712e-3f;  // least largest error from -1/2 to 1/2
-    for (float next : {9.671512645e-3f, 5.550733743e-2f, 2.402224209e-1f, 6.931469776e-1f, 1.0f}) {
-        sum = sum * rest + next;
-    }
+    Floats sum = {};
+    for (float next : POWER_OF_TWO) sum = sum * rest + next;
     const Words exponent = reinterpret_cast<Words>(shifted) - std::bit_cast<uint32_t>(SHIFT) + 127;
     return number < -126 ? Floats{} : sum * reinterpret_cast<Floats>(exponent << 23);
 }
@@ -65,7 +63,7 @@ class Attention {
             for (int64_t query = 0; query < count_; query += AT_ONCE) multiply(query, first);
         }
         // Powers of 2 instead of e: the scale has the difference.
-        const float scale_of_two = scale * 1.44269504f;
+        const float scale_of_two = scale * LOG2_E;
         for (int64_t query = 0; query < count_; ++query) {
             weigh(weights_.data() + query * room_, tokens_ - hidden(query), scale_of_two);
         }

@@ -91,12 +91,10 @@ void move_values(const Row<const Number>& source, const Row<Number>& target, con
 template <typename Number>
 class Reader {
    public:
-    using Read = Number;
-
     Reader(const Pool&, const Table& table, const Half*) : table_(table) {}
 
     // Those from some token on; others may be anything.
-    Row<const Read> read(const Number* base, int64_t) { return {base, table_}; }
+    Row<const Number> read(const Number* base, int64_t) { return {base, table_}; }
 
    private:
     const Table& table_;
@@ -107,8 +105,6 @@ class Reader {
 template <>
 class Reader<Byte> {
    public:
-    using Read = float;
-
     Reader(const Pool& pool, const Table& table, const Half* numbers)
         : table_(table),
           copied_(in_a_row<Table>(pool, table.pages())),
@@ -119,7 +115,7 @@ class Reader<Byte> {
         }
     }
 
-    Row<const Read> read(const Byte* base, int64_t first) {
+    Row<const float> read(const Byte* base, int64_t first) {
         const int64_t size = table_.page() * table_.dim();
         for (int64_t page = first / table_.page(); page < table_.pages(); ++page) {
             const Byte* from = base + table_.start(page);

@@ -85,14 +85,13 @@ void compact_by_window(Number* keys, Number* values, const Pool& pool, int64_t r
 }
 
 template <typename Number>
-void measure_rows(const Number* keys, const Pool& pool, int64_t rows, const int64_t* table,
-                  int64_t pages, int64_t tokens, const Half* numbers, const float* summaries,
-                  int64_t group, const double* scales, double mass, const int64_t* capacities,
+void measure_rows(const Number* keys, const Pool& pool, int64_t rows, const Table& places,
+                  int64_t tokens, const Half* numbers, const float* summaries, int64_t group,
+                  const double* scales, double mass, const int64_t* capacities,
                   int64_t questions, double* out) {
     const int64_t size = group * pool.dim;
-    const Table places(pool, table, pages);
     Reader<Number> reader(pool, places, numbers);
-    Attention attention(2 * group, tokens, pages, pool);
+    Attention attention(2 * group, tokens, places.pages(), pool);
     WorkingSet working_set(tokens);
     for (int64_t row = 0; row < rows; ++row) {
         for (int64_t which = 0; which < 2; ++which) {

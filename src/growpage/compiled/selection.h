@@ -126,7 +126,9 @@ class Selector {
         Integers mine[BLOCKS], better[BLOCKS] = {};
         std::memcpy(mine, ranks, sizeof mine);
         for (int64_t i = 0; i < size; ++i) {
-            for (int64_t block = 0; block < BLOCKS; ++block) better[block] -= ranks[i] > mine[block];
+            for (int64_t block = 0; block < BLOCKS; ++block) {
+                better[block] -= ranks[i] > mine[block];
+            }
         }
         const auto limit = static_cast<int32_t>(best), end = static_cast<int32_t>(size);
         Integers index, total{};

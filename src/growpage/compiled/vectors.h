@@ -26,6 +26,12 @@ using Halves [[gnu::vector_size(VECTOR_BYTES / 2)]] = uint16_t;
 
 constexpr int64_t WIDTH = VECTOR_BYTES / sizeof(float);  // numbers in a vector: 4, 8 or 16
 
+// Of the polynomial for 2 to a number from -1/2 to 1/2 with the least largest error, the highest
+// power first.
+constexpr float POWER_OF_TWO[] = {1.326472712e-3f, 9.671512645e-3f, 5.550733743e-2f,
+                                  2.402224209e-1f, 6.931469776e-1f, 1.0f};
+constexpr float LOG2_E = 1.44269504f;
+
 inline Floats read(const float* from) {
     Floats floats;
     std::memcpy(&floats, from, sizeof floats);
