@@ -40,7 +40,8 @@ soak: $(PROJECT) ## Put a server under the load of 2,000 requests, for 15 minute
 study: $(PROJECT) ## Run the study behind the defaults: make study ARGS="--data FOLDER --qwen FOLDER"
 	$(BIN)/python tools/study.py $(ARGS)
 
-test: export OMP_NUM_THREADS ?= 2
+# Two processes run tests; on two cores they only wait for each other with more threads than one.
+test: export OMP_NUM_THREADS ?= 1
 test: $(PROJECT) $(MONITORING) ## Run ruff and all the tests
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)

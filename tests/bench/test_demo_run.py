@@ -12,12 +12,12 @@ import pytest
 pytestmark = pytest.mark.engine
 
 
-def test_a_small_demo(tmp_path: Path, smollm2_path: Path) -> None:
+def test_a_small_demo(tmp_path: Path, tiny_worded_model: Path) -> None:
     out = tmp_path / "demo-out"
     result = subprocess.run(
         [
             *(sys.executable, "-m", "growpage", "demo", "--out", str(out)),
-            *("--model", str(smollm2_path), "--requests", "8", "--max-new-tokens", "160"),
+            *("--model", str(tiny_worded_model), "--requests", "8", "--max-new-tokens", "160"),
             *("--policies", "full,fixed"),  # each takes an engine; the others differ by settings
         ],
         capture_output=True,

@@ -24,10 +24,10 @@ from growpage.bench.soak import (
     ENVIRONMENT,
     MAX_MODEL_LEN,
     POOL_PAGES,
-    SERVER_FLAGS,
     Kind,
     Load,
     Outcome,
+    server_flags,
     soak,
 )
 from growpage.models.smollm2 import DEFAULT_MODEL_NAME as MODEL
@@ -43,7 +43,7 @@ SOAK_SECONDS = 60
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, smollm2_path: object) -> Iterator[Server]:
     flags = ["--growpage-policy", "elastic", "--growpage-min-pages", "2"]
-    flags += ["--growpage-max-pages", str(MAX_PAGES), *SERVER_FLAGS]
+    flags += ["--growpage-max-pages", str(MAX_PAGES), *server_flags()]
     # Compact JSON: a small model may go on with white space for ever.
     outputs = {"backend": "xgrammar", "disable_any_whitespace": True}
     flags += ["--structured-outputs-config", json.dumps(outputs)]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.mark.parametrize(
     ("budget", "tokens"),
-    [({"policy": "elastic"}, 4000), ({"policy": "fixed", "budget": 256}, 1200)],
+    [({"policy": "elastic"}, 2400), ({"policy": "fixed", "budget": 256}, 1200)],
     ids=["elastic", "fixed"],
 )
 def test_thousands_of_tokens_in_a_pool_of_512(

@@ -21,9 +21,10 @@ from typing import Annotated
 import httpx
 import typer
 
+from growpage.bench.pool import page_bytes
 from growpage.bench.server import Server, serve
-from growpage.bench.soak import BLOCK, PAGE_BYTES
-from growpage.models.smollm2 import DEFAULT_MODEL_NAME
+from growpage.bench.soak import BLOCK
+from growpage.models import smollm2
 
 SCRAPE_EVERY_S = 1.0
 RESAMPLES = 10_000
@@ -67,7 +68,7 @@ class Clients:
         with httpx.Client(base_url=self._server.address, timeout=300) as http:
             while not self._over.is_set():
                 body = {
-                    "model": DEFAULT_MODEL_NAME,
+                    "model": smollm2.DEFAULT_MODEL_NAME,
                     "prompt": [draw.randrange(1000, 20000) for _ in range(32)],
                     "max_tokens": 400,
                     "ignore_eos": True,
@@ -130,9 +131,10 @@ def main(
     clients: Annotated[int, typer.Option(min=1, help="Clients at once.")] = 8,
 ) -> None:
     """Compare throughput with and without a scrape every second."""
+    pool = 100 * page_bytes(smollm2.ensure(), BLOCK)
     flags = [
         *("--growpage-policy", "elastic", "--block-size", str(BLOCK), "--max-model-len", "512"),
-        *("--kv-cache-memory-bytes", str(100 * PAGE_BYTES), "--max-num-seqs", str(clients)),
+        *("--kv-cache-memory-bytes", str(pool), "--max-num-seqs", str(clients)),
         *("--enforce-eager", "--disable-uvicorn-access-log"),
     ]
     measured: list[Pair] = []

@@ -27,23 +27,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from growpage.bench.machine import fast_dtype
+from growpage.bench.pool import page_bytes
 from growpage.bench.server import Server, parse_metrics, serve
-from growpage.models.smollm2 import DEFAULT_MODEL_NAME
+from growpage.models import smollm2
 
 BLOCK = 32
 POOL_PAGES = 32
-PAGE_BYTES = 30 * 3 * BLOCK * 128 * 2
-"""Of the default model: layers, KV heads, tokens, keys and values of 64 dimensions, bfloat16."""
 MAX_MODEL_LEN = 1536
-
-SERVER_FLAGS = (
-    *("--block-size", str(BLOCK)),
-    # vLLM keeps one page more, its null block.
-    *("--kv-cache-memory-bytes", str(PAGE_BYTES * (POOL_PAGES + 1))),
-    *("--max-model-len", str(MAX_MODEL_LEN)),
-    *("--max-num-seqs", "16", "--enforce-eager", "--disable-uvicorn-access-log"),
-)
-"""A pool of 1,024 tokens for up to 16 requests at once, and for prompts of up to 1,536."""
 
 ENVIRONMENT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16"}
 """oneDNN keeps a compiled kernel for every batch length that it has seen, up to 1,024. Plain
@@ -251,10 +242,24 @@ def make_requests(load: Load) -> Iterator[SoakRequest]:
         yield SoakRequest(number, kind, prompt, tokens, patience)
 
 
+def server_flags() -> list[str]:
+    """Of ``growpage serve``: a pool of 1,024 tokens, for up to 16 requests at once and for prompts
+    of up to 1,536."""
+    dtype = fast_dtype()
+    page = page_bytes(smollm2.ensure(), BLOCK, dtype=dtype)
+    return [
+        *("--block-size", str(BLOCK), "--dtype", dtype),
+        # vLLM keeps one page more, its null block.
+        *("--kv-cache-memory-bytes", str(page * (POOL_PAGES + 1))),
+        *("--max-model-len", str(MAX_MODEL_LEN)),
+        *("--max-num-seqs", "16", "--enforce-eager", "--disable-uvicorn-access-log"),
+    ]
+
+
 async def soak(server: Server, load: Load) -> SoakReport:
     """Put a server under load until the requests or the time are used up, then see it come to rest.
 
-    The server must have been started with :data:`SERVER_FLAGS`, or a tighter pool.
+    The server must have been started with :func:`server_flags`, or a tighter pool.
     """
     report = SoakReport()
     before = server.metrics()
@@ -334,7 +339,7 @@ def _streams(request: SoakRequest) -> bool:
 
 def _body(request: SoakRequest, stream: bool) -> dict[str, Any]:
     return {
-        "model": DEFAULT_MODEL_NAME,
+        "model": smollm2.DEFAULT_MODEL_NAME,
         "prompt": request.prompt,
         "max_tokens": request.max_tokens,
         "temperature": 0.7,
@@ -419,8 +424,9 @@ def _tokens(draw: random.Random, length: int) -> list[int]:
 
 
 def main(
-    server_flags: Annotated[
-        list[str] | None, typer.Argument(help="More flags of `growpage serve`, after `--`.")
+    more_flags: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FLAGS", help="More flags of `growpage serve`, after `--`."),
     ] = None,
     requests: Annotated[int, typer.Option(min=1, help="Requests to send.")] = Load.requests,
     seconds: Annotated[float, typer.Option(help="No request starts after these.")] = Load.seconds,
@@ -442,7 +448,7 @@ def main(
         max_new_tokens=max_new_tokens,
         seed=seed,
     )
-    flags = ("--growpage-policy", policy, *SERVER_FLAGS, *(server_flags or ()))
+    flags = ("--growpage-policy", policy, *server_flags(), *(more_flags or ()))
     with serve(flags, log, ENVIRONMENT) as server:
         report = asyncio.run(soak(server, load))
     console = Console()
