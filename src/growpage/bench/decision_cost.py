@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -89,13 +89,15 @@ class Bench:
         shape: of the model.
         config: the budget.
         pages: in the pool.
+        dtype: of the model.
         cache_dtype: vLLM's name for what is stored of keys and values.
     """
 
-    def __init__(self, shape: Shape, config: BudgetConfig, pages: int, cache_dtype: str) -> None:
+    def __init__(
+        self, shape: Shape, config: BudgetConfig, pages: int, dtype: torch.dtype, cache_dtype: str
+    ) -> None:
         from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
-        dtype = torch.bfloat16
         self.shape = shape
         rates = 1e4 ** -torch.linspace(0, 1, 32, dtype=torch.double)
         angles = torch.outer(torch.arange(POSITIONS).double(), rates)
@@ -190,6 +192,9 @@ def main(
     threads: Annotated[list[int] | None, typer.Option(min=1, help="Threads of torch.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="Shape of a model.")] = None,
     score: Annotated[str, typer.Option(help="Eviction score.")] = "window",
+    dtype: Annotated[
+        Literal["bfloat16", "float16", "float32"], typer.Option(help="Of the model.")
+    ] = "bfloat16",
     kv_cache_dtype: Annotated[str, typer.Option(help="As vLLM's: auto, fp8, ...")] = "auto",
     repeats: Annotated[int, typer.Option(min=4, help="Runs of each phase.")] = 40,
 ) -> None:
@@ -197,7 +202,8 @@ def main(
     lengths = tokens or [256, 512, 1024, 2048, 8000]
     config = BudgetConfig.of({"policy": "elastic", "score": score})
     for name in model or list(SHAPES):
-        bench = Bench(SHAPES[name], config, -(-max(lengths) // PAGE), kv_cache_dtype)
+        pages = -(-max(lengths) // PAGE)
+        bench = Bench(SHAPES[name], config, pages, getattr(torch, dtype), kv_cache_dtype)
         for count in threads or [1, 2]:
             torch.set_num_threads(count)
             head = f"{name}, {count} thread{'s' if count > 1 else ''}"
