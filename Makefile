@@ -105,13 +105,15 @@ $(DEPENDENCIES):
 	touch $(VENV)/.unfinished
 	trap 'exit 130' INT TERM
 	fail() { rm -f $(VENV)/.unfinished; exit 1; }
-	install() { $(BIN)/python -m pip install --disable-pip-version-check --no-deps "$$@"; }
+	install() { $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-compile "$$@"; }
 	torch=$$(grep -o '^torch==[^ ]*' $(LOCK))
 	if ! install "$$torch"; then  # PyPI has no CPU builds; nothing else is taken from the other index
 	  echo "pip did not find $$torch by itself: trying PyTorch's own index, $(TORCH_INDEX)"
 	  install "$$torch" --extra-index-url $(TORCH_INDEX) || fail
 	fi
 	install -r $(LOCK) || fail
+	# As pip would, but on all cores; templates that are no valid Python are left as they are.
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	rm $(VENV)/.unfinished
 	touch $@
 

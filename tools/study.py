@@ -29,10 +29,12 @@ class Part:
     command: tuple[str, ...]
     """After ``growpage bench``; ``{data}`` stands for the folder of problems, ``{studies}`` for
     that of the contenders."""
-    contenders: str
+    contenders: str | None = None
     """A file under ``studies/``, without its ending."""
     qwen: bool = False
     """Whether the model is Qwen2.5-Coder-1.5B-Instruct, not the embedded one."""
+    goes_on: str | None = None
+    """Name of another part with the same options, what it has finished being of use to this one."""
 
     @property
     def is_timed(self) -> bool:
@@ -42,7 +44,15 @@ class Part:
 
 ANSWERS, REPLAY = ("quality", "answers"), ("quality", "replay")
 THROUGHPUT = "throughput"
-GSM8K = "{data}/gsm8k_dev.jsonl"
+GSM8K, ESSAYS = "{data}/gsm8k_dev.jsonl", "{studies}/essays.jsonl"
+SHORT_QUESTIONS = (
+    *(GSM8K, "--requests", "32", "--new-tokens", "250"),
+    *("--concurrency", "32", "--dtype", "float32"),
+)
+LONG_ANSWERS = (
+    *(ESSAYS, "--requests", "32", "--new-tokens", "480"),
+    *("--concurrency", "32", "--dtype", "float32"),
+)
 SHORT_OF_MEMORY = (
     *("--clients", "24", "--pool", "20%"),
     *("--prompt-tokens", "32-64", "--output-tokens", "256-512"),
@@ -122,12 +132,25 @@ PARTS = (
     Part(
         "memory-bound-quality",
         (
-            *(*REPLAY, "{studies}/essays.jsonl", "--requests", "32", "--new-tokens", "480"),
+            *(*REPLAY, ESSAYS, "--requests", "32", "--new-tokens", "480"),
             *("--concurrency", "24", "--pool", "20%", "--load", "saturated"),
             *("--base", "fixed 256"),
         ),
         "memory-bound-quality",
     ),
+    Part(
+        "memory-bound-floors",
+        (
+            *(*REPLAY, ESSAYS, "--requests", "32", "--new-tokens", "480", "--dtype", "float32"),
+            *("--concurrency", "24", "--pool", "20%", "--load", "saturated"),
+            *("--base", "fixed 192"),
+        ),
+        "memory-bound-floors",
+    ),
+    Part("sufficient", ("analyse", "sufficient", *SHORT_QUESTIONS)),
+    Part("adaptive", ("analyse", "adaptive", *SHORT_QUESTIONS), goes_on="sufficient"),
+    Part("demand", ("analyse", "demand", *LONG_ANSWERS)),
+    Part("signal", ("analyse", "signal", *LONG_ANSWERS), goes_on="demand"),
     *(
         Part(
             f"pages-{page}",
@@ -179,12 +202,14 @@ def main(
             typer.echo(f"{part.name}: skipped")
             continue
         arguments = [argument.format(data=data, studies=STUDIES) for argument in part.command]
-        contenders, place = str(STUDIES / f"{part.contenders}.yaml"), work / part.name
-        result = RESULTS / f"{part.name}.json"
+        place, result = work / (part.goes_on or part.name), RESULTS / f"{part.name}.json"
+        if part.contenders:
+            option = "--contenders-file" if part.is_timed else "--contenders"
+            arguments += [option, str(STUDIES / f"{part.contenders}.yaml")]
         if part.is_timed:
-            arguments += ["--contenders-file", contenders, "--out", str(place)]
+            arguments += ["--out", str(place)]
         else:
-            arguments += ["--contenders", contenders, "--work", str(place), "--out", str(result)]
+            arguments += ["--work", str(place), "--out", str(result)]
         if part.qwen:
             arguments += ["--model", str(qwen)]
         typer.echo(f"{part.name}: growpage bench {' '.join(arguments)}")

@@ -81,7 +81,7 @@ def test_defaults_are_valid_on_every_block_size() -> None:
         ("young", -1, "an integer, at least 0"),
         ("floor", "none", "one of working_set, promised"),
         ("admit_pages", 1, "an integer or none, at least 2"),
-        ("demand_over_heads", "max", "one of mean, q90"),
+        ("demand_over_heads", "max", "one of mean, q90 or none"),
         ("equal_norm", "some", "true or false"),
         ("warmup", 0, AT_LEAST_1),
         ("growth_rate", 1.01, "a number, at least 0 and at most 1"),
@@ -108,6 +108,23 @@ def test_long_values_are_cut() -> None:
     assert message.startswith("budget is '999") and message.endswith(
         f"..., but must be {AT_LEAST_1}"
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "over_heads"),
+    [
+        ({}, "q90"),
+        ({"policy": "growpage"}, "mean"),
+        ({"policy": "every", "track_entropy": True}, "mean"),
+        ({"policy": "growpage", "demand_over_heads": "q90"}, "q90"),
+        ({"policy": "elastic", "demand_over_heads": "mean"}, "mean"),
+        ({"policy": "elastic", "demand_over_heads": "none"}, "q90"),
+    ],
+)
+def test_the_papers_rule_takes_the_mean_over_heads_unless_told_otherwise(
+    settings: dict[str, Any], over_heads: str
+) -> None:
+    assert BudgetConfig.of(settings).over_heads == over_heads
 
 
 @pytest.mark.parametrize("key", ["bogus", "Policy", "max-pages", "", 1, None, True])

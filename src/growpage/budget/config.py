@@ -102,9 +102,10 @@ class BudgetConfig(BaseModel):
     mass: Annotated[float, Field(gt=0, lt=1)] = 0.9
     """Attention mass p that a working set D_p must hold."""
 
-    demand_over_heads: OverHeadsName = "mean"
-    """One working set, difference and predicted loss out of those of all layers and query heads:
-    mean, q90 (their 0.9-quantile, so that the demanding ones decide)."""
+    demand_over_heads: OverHeadsName | None = None
+    """One working set and difference out of those of all layers and query heads: mean (the
+    paper's), q90 (their 0.9-quantile, so that the demanding ones decide). Predicted losses are
+    always the mean. Default: q90 under `elastic`, mean under all others."""
 
     equal_norm: bool = False
     """Compare the working sets of both averages at the norm of the short one: a longer average has
@@ -187,6 +188,11 @@ class BudgetConfig(BaseModel):
         if value == "none" and cls.model_fields[name].default is None:
             return None
         return value
+
+    @property
+    def over_heads(self) -> OverHeadsName:
+        """:attr:`demand_over_heads`, or what the policy takes by default."""
+        return self.demand_over_heads or ("q90" if self.policy == "elastic" else "mean")
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -309,7 +315,7 @@ def allowed_values(name: str) -> str:
     schema = BudgetConfig.model_json_schema()["properties"][name]
     options = schema.get("anyOf", [schema])
     if "enum" in options[0]:
-        return "one of " + ", ".join(options[0]["enum"])
+        return "one of " + ", ".join(options[0]["enum"]) + " or none" * (len(options) - 1)
     bounds = {
         "minimum": "at least",
         "exclusiveMinimum": "more than",

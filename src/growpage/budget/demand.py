@@ -14,12 +14,16 @@ from growpage.budget.summaries import LONG, SHORT
 from growpage.budget.working_set import best_mass, keys_needed
 from growpage.compiled import Loops, loops
 
+WORKING_SETS = 3
+"""Columns of :func:`demand_by_head` that are sizes of working sets; all others are losses."""
+
 
 @dataclass(frozen=True)
 class Demand:
     """A measurement at a capacity boundary, in tokens, one figure for all layers and query heads.
 
-    Their mean, or another that :mod:`growpage.budget.over_heads` makes of them.
+    Of working sets their mean, or another that :mod:`growpage.budget.over_heads` makes of them; of
+    losses always the mean, which is what a compression costs the layers and heads together.
     """
 
     short: float
@@ -79,8 +83,8 @@ def demand_by_head(
         capacities: how many of the best keys a loss is wanted for, each from 1 to ``tokens``.
 
     Returns:
-        ``[layers * query_heads, 3 + len(capacities)]``: ``D_p`` of the short and of the long
-        summary, their difference, then the short one's mass that lies outside so many keys.
+        ``[layers * query_heads, WORKING_SETS + len(capacities)]``: ``D_p`` of the short and of the
+        long summary, their difference, then the short one's mass that lies outside so many keys.
     """
     weights = attention_weights(summaries.transpose(0, 1), keys, scale)
     compiled = loops() if weights.device.type == "cpu" else None

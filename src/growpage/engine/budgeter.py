@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from growpage.budget.config import SUMMARY_SCORES, BudgetConfig, ScoreName
-from growpage.budget.demand import Demand, at_equal_norm, demand_by_head
+from growpage.budget.demand import WORKING_SETS, Demand, at_equal_norm, demand_by_head
 from growpage.budget.entropy import EntropySummaries, attention_entropy, density
-from growpage.budget.over_heads import OVER_HEADS
+from growpage.budget.over_heads import OVER_HEADS, Mean
 from growpage.budget.policies import measures_demand, tracks_entropy
 from growpage.budget.rope import Rotary
 from growpage.budget.scores import SCORES, CacheView
@@ -72,8 +72,8 @@ class PendingReport:
     position: int
     cached: int
     demand: Tensor
-    """``[3 + n]`` on the host: ``D_p`` of both summaries, their difference, and the mass lost at
-    ``n`` smaller sizes, of all layers and query heads."""
+    """``[3 + n]`` on the host: ``D_p`` of both summaries, their difference, and the mean mass lost
+    at ``n`` smaller sizes, of all layers and query heads."""
     entropy: Tensor
     """``[1 + m]`` on the host: mean entropy, and the shares of the last ``m`` steps, averaged over
     workers; empty if entropy is not tracked."""
@@ -128,9 +128,9 @@ class Budgeter:
         self.entropy = (
             EntropySummaries(max_requests, device=device) if tracks_entropy(config) else None
         )
-        self.over_heads = OVER_HEADS[config.demand_over_heads](
-            shape.layers * shape.query_heads, workers.rank, workers.size
-        )
+        heads = shape.layers * shape.query_heads, workers.rank, workers.size
+        self.over_heads = OVER_HEADS[config.over_heads](*heads)
+        self.mean_over_heads = Mean(*heads)
         self.entropy_layer = shape.layers // 2
         self.cache: PagedCache | None = None
         self._slots: dict[str, int] = {}
@@ -275,17 +275,16 @@ class Budgeter:
                 keys = self.cache.float_keys(layers, table)[:, :, :cached]
                 by_head.append(demand_by_head(summaries[:, layers], keys, *asked))
         # Every query head is on one worker, also where KV heads are replicated.
-        share = figures = self.over_heads.share(torch.cat(by_head))
+        sizes, losses = torch.cat(by_head).tensor_split((WORKING_SETS,), dim=1)
+        shares = [self.over_heads.share(sizes), self.mean_over_heads.share(losses)]
         if self.entropy is not None:
-            mean, shares = self.entropy.mean(slot), self.entropy.shares(slot)
-            figures = torch.cat((share, mean.view(1), shares))
-        total = self.workers.total(figures)
-        demand = self.over_heads.settle(total[: len(share)])
-        entropy = total[len(share) :] / self.workers.size
-        figures = torch.cat((demand, entropy)).to("cpu", non_blocking=True)
-        return PendingReport(
-            epoch, position, cached, figures[: len(demand)], figures[len(demand) :]
-        )
+            shares += [self.entropy.mean(slot).view(1), self.entropy.shares(slot)]
+        lengths = [len(share) for share in shares]
+        sizes, losses, *entropy = torch.split(self.workers.total(torch.cat(shares)), lengths)
+        demand = torch.cat((self.over_heads.settle(sizes), self.mean_over_heads.settle(losses)))
+        figures = torch.cat((demand, *(each / self.workers.size for each in entropy)))
+        demand, settled = figures.to("cpu", non_blocking=True).tensor_split((len(demand),))
+        return PendingReport(epoch, position, cached, demand, settled)
 
     def compact(self, plan: CompactionPlan, local_quota: int) -> None:
         """Choose the survivors of ``plan`` and move them to their pages.
