@@ -6,6 +6,7 @@ stopped goes on where it was; ``--only NAME`` runs one. All of it takes a day on
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Annotated
 import typer
 
 ROOT = Path(__file__).resolve().parent.parent
-STUDIES, RESULTS = ROOT / "studies", ROOT / "docs" / "results"
+STUDIES, RESULTS = Path("studies"), Path("docs", "results")
 FAMILIES = ("recall", "copying", "sorting", "series", "bookkeeping")
 
 
@@ -197,6 +198,8 @@ def main(
     known = [part.name for part in PARTS]
     if unknown := set(only or ()) - set(known):
         raise typer.BadParameter(f"{', '.join(unknown)} is not one of {', '.join(known)}")
+    data, qwen = data.resolve(), qwen and qwen.resolve()
+    os.chdir(ROOT)  # reports state their commands, with paths as in any checkout
     for part in PARTS:
         if (only and part.name not in only) or (part.qwen and qwen is None):
             typer.echo(f"{part.name}: skipped")
