@@ -6,7 +6,6 @@ stopped goes on where it was; ``--only NAME`` runs one. All of it takes a day on
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-ROOT = Path(__file__).resolve().parent.parent
+# As seen from the checkout, in which it runs: reports state their commands.
 STUDIES, RESULTS = Path("studies"), Path("docs", "results")
 FAMILIES = ("recall", "copying", "sorting", "series", "bookkeeping")
 
@@ -46,14 +45,9 @@ class Part:
 ANSWERS, REPLAY = ("quality", "answers"), ("quality", "replay")
 THROUGHPUT = "throughput"
 GSM8K, ESSAYS = "{data}/gsm8k_dev.jsonl", "{studies}/essays.jsonl"
-SHORT_QUESTIONS = (
-    *(GSM8K, "--requests", "32", "--new-tokens", "250"),
-    *("--concurrency", "32", "--dtype", "float32"),
-)
-LONG_ANSWERS = (
-    *(ESSAYS, "--requests", "32", "--new-tokens", "480"),
-    *("--concurrency", "32", "--dtype", "float32"),
-)
+AT_ONCE = ("--requests", "32", "--concurrency", "32", "--dtype", "float32")
+SHORT_QUESTIONS = (GSM8K, "--new-tokens", "250", *AT_ONCE)
+LONG_ANSWERS = (ESSAYS, "--new-tokens", "480", *AT_ONCE)
 SHORT_OF_MEMORY = (
     *("--clients", "24", "--pool", "20%"),
     *("--prompt-tokens", "32-64", "--output-tokens", "256-512"),
@@ -78,6 +72,14 @@ PARTS = (
             *("--pool", "45%", "--load", "saturated"),
         ),
         "givers",
+    ),
+    Part(
+        "givers-floors",
+        (
+            *(*REPLAY, GSM8K, "--requests", "24", "--base", "fixed 160", "--dtype", "float32"),
+            *("--pool", "45%", "--load", "saturated"),
+        ),
+        "givers-floors",
     ),
     Part("scores-smollm2", (*REPLAY, GSM8K, "--requests", "24", "--base", "window"), "scores"),
     Part(
@@ -148,10 +150,14 @@ PARTS = (
         ),
         "memory-bound-floors",
     ),
-    Part("sufficient", ("analyse", "sufficient", *SHORT_QUESTIONS)),
-    Part("adaptive", ("analyse", "adaptive", *SHORT_QUESTIONS), goes_on="sufficient"),
-    Part("demand", ("analyse", "demand", *LONG_ANSWERS)),
-    Part("signal", ("analyse", "signal", *LONG_ANSWERS), goes_on="demand"),
+    Part("analysis-sufficient", ("analyse", "sufficient", *SHORT_QUESTIONS)),
+    Part(
+        "analysis-adaptive",
+        ("analyse", "adaptive", *SHORT_QUESTIONS),
+        goes_on="analysis-sufficient",
+    ),
+    Part("analysis-demand", ("analyse", "demand", *LONG_ANSWERS)),
+    Part("analysis-signal", ("analyse", "signal", *LONG_ANSWERS), goes_on="analysis-demand"),
     *(
         Part(
             f"pages-{page}",
@@ -176,7 +182,7 @@ PARTS = (
         "long",
         (
             THROUGHPUT,
-            *("--clients", "2", "--requests", "2", "--pool", "105%", "--rounds", "1"),
+            *("--clients", "1", "--requests", "1", "--pool", "105%", "--rounds", "1"),
             *("--prompt-tokens", "64", "--output-tokens", "7936"),
         ),
         "long",
@@ -198,8 +204,6 @@ def main(
     known = [part.name for part in PARTS]
     if unknown := set(only or ()) - set(known):
         raise typer.BadParameter(f"{', '.join(unknown)} is not one of {', '.join(known)}")
-    data, qwen = data.resolve(), qwen and qwen.resolve()
-    os.chdir(ROOT)  # reports state their commands, with paths as in any checkout
     for part in PARTS:
         if (only and part.name not in only) or (part.qwen and qwen is None):
             typer.echo(f"{part.name}: skipped")

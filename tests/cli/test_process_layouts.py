@@ -48,10 +48,11 @@ def by_engine(server: Server, path: str) -> dict[str, Counter[str]]:
     ("flags", "engines", "pages"),
     [
         # Each worker has half of the heads, so the same memory holds twice the pages.
-        (["--tensor-parallel-size", "2"], 1, 2 * POOL_PAGES + 1),
-        (["--data-parallel-size", "2", "--api-server-count", "2"], 2, POOL_PAGES),
+        (["--api-server-count", "2", "--tensor-parallel-size", "2"], 1, 2 * POOL_PAGES + 1),
+        # vLLM starts as many servers.
+        (["--data-parallel-size", "2"], 2, POOL_PAGES),
     ],
-    ids=["two-workers", "two-servers-two-engines"],
+    ids=["two-servers-two-workers", "two-servers-two-engines"],
 )
 def test_figures_add_up(serve_tiny: ServeTiny, flags: list[str], engines: int, pages: int) -> None:
     budget = ["--growpage-policy", "fixed", "--growpage-budget", "96", "--growpage-live"]

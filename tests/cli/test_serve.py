@@ -39,7 +39,7 @@ def processes_of(group: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path) -> Iterator[str]:
-    """The address of a server with the default model and a tight pool; stopped by SIGTERM."""
+    """The address of a server with the default model and a small budget; stopped by SIGTERM."""
     port = free_port()
     log = tmp_path_factory.mktemp("serve") / "server.log"
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
@@ -143,7 +143,8 @@ def test_metrics_answer_and_the_pool_is_empty_at_the_end(server: str) -> None:
     samples = {
         line.split("{")[0]: float(line.rsplit(" ", 1)[1])
         for line in text.splitlines()
-        if line.startswith("vllm:")
+        if line.startswith(("vllm:", "growpage_compressions_total"))
     }
+    assert samples["growpage_compressions_total"] > 0, "the answers were within their budget"
     assert samples["vllm:num_preemptions_total"] == 0
     assert samples["vllm:kv_cache_usage_perc"] == 0

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from growpage.budget.demand import Demand
@@ -95,7 +96,9 @@ def start(
     )
 
 
-@pytest.fixture(params=[2, 1], ids=["own KV heads", "replicated KV head"])
+@pytest.fixture(
+    params=[(2, "mean"), (1, "q90")], ids=["own KV heads, mean", "replicated KV head, q90"]
+)
 def engines(
     start_engine: StartEngine,
     tmp_path_factory: pytest.TempPathFactory,
@@ -105,9 +108,11 @@ def engines(
     """The same model on plain vLLM, on one worker, and on two."""
     # By itself vLLM binds each worker to a NUMA node of its own, and may find only one.
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    plain = start(start_engine, tmp_path_factory, None, request.param, 1)
-    one = start(start_engine, tmp_path_factory, BUDGET, request.param, 1)
-    two = start(start_engine, tmp_path_factory, BUDGET, request.param, 2)
+    kv_heads, over_heads = request.param
+    budget = {**BUDGET, "demand_over_heads": over_heads}
+    plain = start(start_engine, tmp_path_factory, None, kv_heads, 1)
+    one = start(start_engine, tmp_path_factory, budget, kv_heads, 1)
+    two = start(start_engine, tmp_path_factory, budget, kv_heads, 2)
     yield plain, one, two
     two.core.model_executor.shutdown()
 
@@ -133,9 +138,8 @@ def test_two_workers_decide_alike(engines: tuple[Engine, Engine, Engine]) -> Non
     assert len(first["sums"]) == len(first["reports"]) > 0
     for report, own, other in zip(first["reports"], first["sums"], second["sums"], strict=True):
         total = [a + b for a, b in zip(own, other, strict=True)]
-        assert report == DemandReport(
-            report.epoch, report.position, demand_of(total, report.demand.cached)
-        )
+        made = demand_of(total, report.demand.cached, two.scheduler.policy.config.over_heads)
+        assert report == DemandReport(report.epoch, report.position, made)
 
     # One worker measures the same model, and decides as two with KV heads of their own do. Of a
     # replicated one, each worker keeps what its own query heads attend to.
@@ -168,11 +172,18 @@ def entropies(reports: list[DemandReport]) -> list[float | None]:
     return [report.demand.entropy for report in reports]
 
 
-def demand_of(total: list[float], cached: int) -> Any:
+def demand_of(total: list[float], cached: int, over_heads: str) -> Any:
     """The demand that both workers' sums make together."""
+    heads = LAYERS * HEADS
     losses = min((cached - 1) // PAGE, LOSS_PAGES)
-    short, long, delta, *lost = (value / (LAYERS * HEADS) for value in total[: 3 + losses])
-    entropy, *shares = (value / 2 for value in total[3 + losses :])
+    if over_heads == "mean":
+        sizes, rest = np.array(total[:3]) / heads, total[3:]
+    else:  # every head's own
+        by_head, rest = np.reshape(total[: 3 * heads], (heads, 3)), total[3 * heads :]
+        sizes = np.quantile(by_head, 0.9, axis=0)
+    short, long, delta = sizes.tolist()
+    lost = [value / heads for value in rest[:losses]]
+    entropy, *shares = (value / 2 for value in rest[losses:])
     assert 8 <= len(shares) <= 32
     bins = Counter(int(8 * share) for share in shares)
     return Demand(

@@ -426,7 +426,10 @@ def _tokens(draw: random.Random, length: int) -> list[int]:
 def main(
     more_flags: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FLAGS", help="More flags of `growpage serve`, after `--`."),
+        typer.Argument(
+            metavar="FLAGS",
+            help="More flags of `growpage serve`, after `--`. Not --dtype: the pool depends on it.",
+        ),
     ] = None,
     requests: Annotated[int, typer.Option(min=1, help="Requests to send.")] = Load.requests,
     seconds: Annotated[float, typer.Option(help="No request starts after these.")] = Load.seconds,

@@ -315,7 +315,8 @@ def allowed_values(name: str) -> str:
     schema = BudgetConfig.model_json_schema()["properties"][name]
     options = schema.get("anyOf", [schema])
     if "enum" in options[0]:
-        return "one of " + ", ".join(options[0]["enum"]) + " or none" * (len(options) - 1)
+        or_none = " or none" if len(options) > 1 else ""
+        return "one of " + ", ".join(options[0]["enum"]) + or_none
     bounds = {
         "minimum": "at least",
         "exclusiveMinimum": "more than",

@@ -128,9 +128,9 @@ class Budgeter:
         self.entropy = (
             EntropySummaries(max_requests, device=device) if tracks_entropy(config) else None
         )
-        heads = shape.layers * shape.query_heads, workers.rank, workers.size
-        self.over_heads = OVER_HEADS[config.over_heads](*heads)
-        self.mean_over_heads = Mean(*heads)
+        share = shape.layers * shape.query_heads, workers.rank, workers.size
+        self.over_heads = OVER_HEADS[config.over_heads](*share)
+        self.mean_over_heads = Mean(*share)
         self.entropy_layer = shape.layers // 2
         self.cache: PagedCache | None = None
         self._slots: dict[str, int] = {}
