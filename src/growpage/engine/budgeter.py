@@ -283,8 +283,8 @@ class Budgeter:
         sizes, losses, *entropy = torch.split(self.workers.total(torch.cat(shares)), lengths)
         demand = torch.cat((self.over_heads.settle(sizes), self.mean_over_heads.settle(losses)))
         figures = torch.cat((demand, *(each / self.workers.size for each in entropy)))
-        demand, settled = figures.to("cpu", non_blocking=True).tensor_split((len(demand),))
-        return PendingReport(epoch, position, cached, demand, settled)
+        demand, entropies = figures.to("cpu", non_blocking=True).tensor_split((len(demand),))
+        return PendingReport(epoch, position, cached, demand, entropies)
 
     def compact(self, plan: CompactionPlan, local_quota: int) -> None:
         """Choose the survivors of ``plan`` and move them to their pages.
